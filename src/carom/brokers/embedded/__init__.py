@@ -1,0 +1,1 @@
+"""The embedded broker: a topology interpreted in this process, in memory or in one file."""

@@ -1,0 +1,69 @@
+"""Effects: what is to be done with a delivery, and what came of a publish. Values; only brokers do anything.
+
+Rule: a settlement is a sequence of effects whose last one, and only that one, settles the delivery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from carom.core.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish a message to its address, mandatory and confirmed, before anything that follows."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The delivery is settled: the broker may forget it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """The delivery goes back to its queue, to be delivered again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The broker itself makes the delivery a dead letter, through the queue's dead letter exchange."""
+
+
+Settling: TypeAlias = Ack | HandBack | Refuse
+Effect: TypeAlias = Publish | Settling
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The broker has taken the message over: every queue it was routed to has it safely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """No queue wanted the message. Nothing holds it."""
+
+    code: int = 312
+    text: str = "NO_ROUTE"
+
+
+@dataclass(frozen=True, slots=True)
+class Nacked:
+    """The broker refused the message: a queue is full or broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody knows: no answer in time, or the connection went. Publish it again with the same id."""
+
+    why: str = ""
+
+
+PublishResult: TypeAlias = Confirmed | Returned | Nacked | Unknown
+
+CONFIRMED = Confirmed()
+NACKED = Nacked()

@@ -1,0 +1,161 @@
+"""Message: an envelope with its address, and Carom's own headers: their names, reading, writing and limits.
+
+Rule: a header from outside is a wish, not a fact. Reading never raises; what is absurd is clamped or ignored.
+Rule: all of Carom's headers together stay under `OURS_LIMIT`, whatever an exception says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Headers: TypeAlias = Mapping[str, object]
+
+OURS = "carom-"
+ATTEMPT = "carom-attempt"
+QUEUE = "carom-queue"
+EXCHANGE = "carom-exchange"
+KEY = "carom-key"
+WAIT = "carom-wait"
+CRASHES = "carom-crashes"
+FIRST_FAILED_AT = "carom-first-failed-at"
+FAILED_AT = "carom-failed-at"
+ERROR_TYPE = "carom-error-type"
+ERROR = "carom-error"
+ERROR_TRACE = "carom-error-trace"
+REASON = "carom-reason"
+HOST = "carom-host"
+TRAIL = "carom-trail"
+REPLAY_OF = "carom-replay-of"
+
+OURS_LIMIT = 16 * 1024
+"""What all of Carom's headers may weigh together, in bytes on the wire."""
+HEADERS_LIMIT = 112 * 1024
+"""What all headers may weigh together: a header block must fit one AMQP frame (128 KiB by default)."""
+NAME_LIMIT = 255
+"""A short string of AMQP, in bytes: names, keys and ids."""
+TRAIL_LIMIT = 32
+TRAIL_ID_LIMIT = 96
+ERROR_TYPE_LIMIT = 255
+ERROR_LIMIT = 2 * 1024
+TRACE_LIMIT = 6 * 1024
+COUNT_LIMIT = 1_000_000
+"""No attempt or crash count is believed above this."""
+
+_STRIPPED = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"})
+_STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-", "x-opt-", OURS)
+_COUNTED_BY_BROKER = "x-delivery-count"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message and where it is addressed. Immutable; make a changed one with `dataclasses.replace`.
+
+    ``id`` and ``correlation_id`` are empty when the publisher set none. A handler sees the exchange and the
+    routing key of the first publish, however often the message came back since.
+    """
+
+    body: bytes = b""
+    exchange: str = ""
+    routing_key: str = ""
+    id: str = ""
+    correlation_id: str = ""
+    content_type: str = ""
+    content_encoding: str = ""
+    type: str = ""
+    app_id: str = ""
+    reply_to: str = ""
+    user_id: str = ""
+    expiration: str = ""
+    timestamp: int | None = None
+    priority: int | None = None
+    delivery_mode: int = 2
+    headers: Headers = field(default_factory=dict)
+
+    @property
+    def attempt(self) -> int:
+        """Return which attempt this is; 1 is the first."""
+        return count(self.headers.get(ATTEMPT), least=1)
+
+    @property
+    def trail(self) -> tuple[str, ...]:
+        """Return the ids of the messages this one came from, newest last."""
+        return trail(self.headers)
+
+    @property
+    def replay_of(self) -> str:
+        """Return the id of the dead letter this message is a replay of, or an empty string."""
+        return name(self.headers.get(REPLAY_OF))
+
+
+def count(value: object, *, least: int = 0) -> int:
+    """Read a count defensively: anything but a sane integer is ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return least
+    return min(max(value, least), COUNT_LIMIT)
+
+
+def name(value: object) -> str:
+    """Read a name, key or id defensively: anything but a short string is empty."""
+    if isinstance(value, str) and len(value) <= NAME_LIMIT and len(value.encode(errors="replace")) <= NAME_LIMIT:
+        return value
+    return ""
+
+
+def trail(headers: Headers) -> tuple[str, ...]:
+    """Read the ids of a message's ancestors; what is not an id is left out."""
+    value = headers.get(TRAIL)
+    if not isinstance(value, list | tuple):
+        return ()
+    ids = [item for item in value[-TRAIL_LIMIT:] if isinstance(item, str)]
+    return tuple(item for item in ids if 0 < len(item.encode(errors="replace")) <= TRAIL_ID_LIMIT)
+
+
+def crashes(headers: Headers, *, redelivered: bool) -> int:
+    """Return how often the broker took this message back unsettled since it was last published.
+
+    A quorum queue counts for itself; the count is believed only on a redelivery, because a publisher may
+    send a header of that name and the broker leaves it alone the first time. A classic queue only says
+    `redelivered`: one crash, added to those that Carom wrote down when it saw the earlier ones.
+    """
+    known = count(headers.get(CRASHES)) if headers else 0
+    if not redelivered:
+        return known
+    counted = headers.get(_COUNTED_BY_BROKER)
+    return known + max(1, count(counted))
+
+
+def counted_by_broker(headers: Headers) -> bool:
+    """Tell whether the broker itself counts how often this message came back."""
+    return isinstance(headers.get(_COUNTED_BY_BROKER), int)
+
+
+def foreign(headers: Headers) -> dict[str, object]:
+    """Return the headers that belong to the user: without the broker's history and without Carom's own."""
+    return {key: value for key, value in headers.items() if not _is_stripped(key)}
+
+
+def clip(value: str, limit: int) -> str:
+    """Cut text to ``limit`` bytes of UTF-8, showing that it was cut; lone surrogates are written out."""
+    data = value.encode("utf-8", errors="backslashreplace")
+    if len(data) <= limit:
+        return data.decode()
+    return data[: limit - 3].decode("utf-8", errors="ignore") + "…"
+
+
+def weight(value: object) -> int:
+    """Return about how many bytes a header value takes on the wire, never less than it does."""
+    if isinstance(value, str):
+        return 5 + len(value.encode("utf-8", errors="backslashreplace"))
+    if isinstance(value, bytes | bytearray):
+        return 5 + len(value)
+    if isinstance(value, Mapping):
+        return 5 + sum(1 + 4 * len(str(key)) + weight(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return 5 + sum(weight(item) for item in value)
+    return 16
+
+
+def _is_stripped(key: str) -> bool:
+    return key in _STRIPPED or key.startswith(_STRIPPED_PREFIXES)
