@@ -1,1 +1,51 @@
-"""."""
+"""Carom: reliable messaging for Python on RabbitMQ and SQL databases.
+
+from carom import App
+
+app = App("embedded://")
+
+@app.listen("order.created", retry=("2s", "5s", "15s"))
+async def charge(order: dict) -> None: ...
+"""
+
+from carom.core.message import Message
+from carom.core.retry import RetryPolicy
+from carom.errors import (
+    BatchFailure,
+    BrokerError,
+    BrokerUnavailable,
+    CaromError,
+    ConfigurationError,
+    DecodeError,
+    Discard,
+    NotConfirmed,
+    NotPermitted,
+    Reject,
+    Retry,
+    TopologyError,
+    TopologyMismatch,
+    Unroutable,
+)
+from carom.runtime.app import App
+from carom.runtime.publisher import Emit
+
+__all__ = [
+    "App",
+    "BatchFailure",
+    "BrokerError",
+    "BrokerUnavailable",
+    "CaromError",
+    "ConfigurationError",
+    "DecodeError",
+    "Discard",
+    "Emit",
+    "Message",
+    "NotConfirmed",
+    "NotPermitted",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
+    "TopologyError",
+    "TopologyMismatch",
+    "Unroutable",
+]

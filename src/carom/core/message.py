@@ -42,6 +42,8 @@ ERROR_LIMIT = 2 * 1024
 TRACE_LIMIT = 6 * 1024
 COUNT_LIMIT = 1_000_000
 """No attempt or crash count is believed above this."""
+_WEIGHED = 16 * 1024 * 1024
+"""Nobody needs to know by how much more than this a header is too heavy: a frame holds 128 KiB."""
 
 _STRIPPED = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"})
 _STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-", "x-opt-", OURS)
@@ -98,9 +100,7 @@ def count(value: object, *, least: int = 0) -> int:
 
 def name(value: object) -> str:
     """Read a name, key or id defensively: anything but a short string is empty."""
-    if isinstance(value, str) and len(value) <= NAME_LIMIT and len(value.encode(errors="replace")) <= NAME_LIMIT:
-        return value
-    return ""
+    return value if isinstance(value, str) and _fits(value, NAME_LIMIT) else ""
 
 
 def trail(headers: Headers) -> tuple[str, ...]:
@@ -108,8 +108,9 @@ def trail(headers: Headers) -> tuple[str, ...]:
     value = headers.get(TRAIL)
     if not isinstance(value, list | tuple):
         return ()
-    ids = [item for item in value[-TRAIL_LIMIT:] if isinstance(item, str)]
-    return tuple(item for item in ids if 0 < len(item.encode(errors="replace")) <= TRAIL_ID_LIMIT)
+    return tuple(
+        item for item in value[-TRAIL_LIMIT:] if isinstance(item, str) and item and _fits(item, TRAIL_ID_LIMIT)
+    )
 
 
 def crashes(headers: Headers, *, redelivered: bool) -> int:
@@ -128,7 +129,8 @@ def crashes(headers: Headers, *, redelivered: bool) -> int:
 
 def counted_by_broker(headers: Headers) -> bool:
     """Tell whether the broker itself counts how often this message came back."""
-    return isinstance(headers.get(_COUNTED_BY_BROKER), int)
+    counted = headers.get(_COUNTED_BY_BROKER)
+    return isinstance(counted, int) and not isinstance(counted, bool)
 
 
 def foreign(headers: Headers) -> dict[str, object]:
@@ -137,25 +139,49 @@ def foreign(headers: Headers) -> dict[str, object]:
 
 
 def clip(value: str, limit: int) -> str:
-    """Cut text to ``limit`` bytes of UTF-8, showing that it was cut; lone surrogates are written out."""
-    data = value.encode("utf-8", errors="backslashreplace")
+    """Cut text to ``limit`` bytes of UTF-8 (3 or more), showing that it was cut; lone surrogates are written out.
+
+    Costs what is kept, not what is given.
+    """
+    data = value[: limit + 1].encode("utf-8", errors="backslashreplace")
     if len(data) <= limit:
         return data.decode()
     return data[: limit - 3].decode("utf-8", errors="ignore") + "…"
 
 
 def weight(value: object) -> int:
-    """Return about how many bytes a header value takes on the wire, never less than it does."""
-    if isinstance(value, str):
-        return 5 + len(value.encode("utf-8", errors="backslashreplace"))
-    if isinstance(value, bytes | bytearray):
-        return 5 + len(value)
-    if isinstance(value, Mapping):
-        return 5 + sum(1 + 4 * len(str(key)) + weight(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return 5 + sum(weight(item) for item in value)
-    return 16
+    """Return about how many bytes a header value takes on the wire, never less than it does.
+
+    However deep it is nested, and even if it contains itself: the count stops where no broker would take it.
+    """
+    total = 0
+    todo = [value]
+    while todo and total < _WEIGHED:
+        item = todo.pop()
+        if isinstance(item, str):
+            total += 5 + len(item.encode("utf-8", errors="backslashreplace"))
+        elif isinstance(item, bytes | bytearray):
+            total += 5 + len(item)
+        elif isinstance(item, Mapping):
+            total += 5 + sum(1 + 4 * len(str(key)) for key in item)
+            todo.extend(item.values())
+        elif isinstance(item, list | tuple):
+            total += 5
+            todo.extend(item)
+        else:
+            total += 16
+    return total
 
 
 def _is_stripped(key: str) -> bool:
     return key in _STRIPPED or key.startswith(_STRIPPED_PREFIXES)
+
+
+def _fits(text: str, limit: int) -> bool:
+    """Tell whether text can be written in UTF-8 within a limit in bytes; a lone surrogate cannot."""
+    if len(text) > limit:
+        return False
+    try:
+        return len(text.encode()) <= limit
+    except UnicodeEncodeError:
+        return False

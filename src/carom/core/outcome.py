@@ -41,13 +41,9 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised; the policy decides by the error and the attempt.
-
-    ``transient`` is set when the runtime itself knows the failure will pass, as with a timeout.
-    """
+    """The handler raised; the policy decides by the error and the attempt."""
 
     error: BaseException
-    transient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

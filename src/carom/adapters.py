@@ -1,0 +1,34 @@
+"""Which adapter answers to which name: the one place that knows them all, and imports each only when asked.
+
+Rule: nothing imports an adapter by its module but this; everybody else has a port in hand.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from carom.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from carom.ports import Broker, Clock, Observer, Report
+
+_BROKERS = {
+    "embedded": "carom.brokers.embedded",
+}
+
+
+def broker(url: str, clock: Clock, report: Report) -> Broker:
+    """Return the broker of a URL, not yet open."""
+    scheme = urlsplit(url).scheme
+    module = _BROKERS.get(scheme)
+    if module is None:
+        known = ", ".join(f"{name}://" for name in _BROKERS)
+        raise ConfigurationError(f"no broker answers to {scheme or url!r}; this version knows {known}")
+    return cast("Broker", import_module(module).connect(url, clock, report))
+
+
+def logging_observer() -> Observer:
+    """Return the observer every app has unless it is given others."""
+    return cast("Observer", import_module("carom.observers.logging").LoggingObserver())

@@ -1,0 +1,94 @@
+"""JSON, strictly: typed by the handler's annotation, decoded by msgspec, or by pydantic for its models.
+
+Rule: a body is valid JSON of the promised shape or a DecodeError that says where it is not.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from carom.codecs.registry import Decoder
+from carom.errors import ConfigurationError, DecodeError
+
+_READ = ("application/json", "text/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """The default codec. A message that does not say its content type is read as JSON."""
+
+    content_type: str = "application/json"
+
+    def reads(self, content_type: str) -> bool:
+        """Tell whether it reads this content type: JSON, ``…+json``, and none at all."""
+        kind = content_type.partition(";")[0].strip().lower()
+        return not kind or kind in _READ or kind.endswith("+json")
+
+    def decoder(self, annotation: Any) -> Decoder | None:
+        """Return a typed decoder; everything but bytes can be read from JSON."""
+        if annotation is bytes:
+            return None
+        if _is_pydantic(annotation):
+            return _pydantic(annotation)
+        return _msgspec(annotation)
+
+    def encode(self, payload: Any) -> bytes | None:
+        """Return anything but bytes as JSON."""
+        if isinstance(payload, bytes | bytearray | memoryview):
+            return None
+        try:
+            return _ENCODER.encode(payload)
+        except (TypeError, ValueError, RecursionError, OverflowError, UnicodeError) as error:
+            raise ConfigurationError(f"a {type(payload).__qualname__} cannot be written as JSON: {error}") from error
+
+
+def _model(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return msgspec.Raw(value.model_dump_json().encode())
+    raise TypeError(f"{type(value).__qualname__} has no JSON form")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_model)
+
+
+def _is_pydantic(annotation: Any) -> bool:
+    """Tell whether this is a pydantic model; whoever has one has imported pydantic already."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
+
+
+def _pydantic(annotation: Any) -> Decoder:
+    from pydantic import ValidationError  # noqa: PLC0415 - an extra, imported where it is used
+
+    def decode(body: bytes) -> Any:
+        try:
+            return annotation.model_validate_json(body)
+        except ValidationError as error:
+            places = "; ".join(
+                f"{'.'.join(str(part) for part in problem['loc']) or 'body'}: {problem['msg']}"
+                for problem in error.errors(include_url=False, include_input=False)[:5]
+            )
+            raise DecodeError(f"the body is not a {annotation.__qualname__}: {places}") from error
+        except RecursionError as error:
+            raise DecodeError("the body is nested too deeply") from error
+
+    return decode
+
+
+def _msgspec(annotation: Any) -> Decoder:
+    try:
+        decode_json = msgspec.json.Decoder(annotation).decode
+    except TypeError as error:
+        raise ConfigurationError(f"JSON cannot be read into {annotation!r}: {error}") from error
+
+    def decode(body: bytes) -> Any:
+        try:
+            return decode_json(body)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise DecodeError(f"the body is not what the handler takes: {error or 'nested too deeply'}") from error
+
+    return decode

@@ -1,0 +1,206 @@
+"""Settlement: what follows from an outcome. The one place where a message's fate is decided.
+
+    delivery ─▶ admit ─▶ handler ─▶ outcome ─▶ settle ─▶ effects
+
+Rule: publish before ack. A settlement ends with exactly one settling effect; what it publishes comes first,
+and whoever performs it settles nothing unless every publish was confirmed.
+Rule: every message ends done, discarded, waiting or dead; attempts and crashes are both bounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from carom.core import wire
+from carom.core.classify import Classification, describe
+from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
+from carom.core.outcome import Discard, Done, Failed, Interrupted, Outcome, Reject, Retry
+from carom.core.retry import GiveUp, RetryPolicy
+from carom.core.wire import Address, Arrival, Note
+
+if TYPE_CHECKING:
+    from carom.core.message import Message
+    from carom.core.topology import Topology
+
+Fate: TypeAlias = Literal["done", "discarded", "retried", "dead", "waiting", "recounted", "handed back"]
+
+SUSPECT_CRASHES = 2
+"""From this many crashes on, a message is handled alone: see `is_suspect`."""
+
+
+class Layout(Protocol):
+    """How one system lays retries out on a broker: its topology, its addresses and its wire. Pure."""
+
+    @property
+    def topology(self) -> Topology:
+        """Return everything that has to exist, validated."""
+
+    def delays(self, queue: str) -> tuple[int, ...]:
+        """Return the delays that exist for a queue in milliseconds, ascending."""
+
+    def delay_address(self, queue: str, delay_ms: int) -> Address:
+        """Return where to publish so that a message comes to the queue after one of its delays."""
+
+    def queue_address(self, queue: str) -> Address:
+        """Return where to publish so that a message comes to this queue, and to no other, at once."""
+
+    def dead_address(self, queue: str) -> Address:
+        """Return where to publish so that a message becomes a dead letter of the queue."""
+
+
+NO_RETRIES = RetryPolicy.delays()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was declared for one queue: the keys it is bound by and how its failures are met."""
+
+    queue: str
+    keys: tuple[str, ...] = ()
+    retry: RetryPolicy = NO_RETRIES
+    crash_limit: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a decision may know of here and now: the time, a fraction drawn for jitter, and this host's name."""
+
+    now_ms: int
+    fraction: float = 0.0
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What becomes of a delivery: the effects, and what to tell observers about them."""
+
+    effects: tuple[Effect, ...]
+    fate: Fate
+    delay_ms: int = 0
+    reason: str = ""
+    classification: str = ""
+    error_type: str = ""
+    error: str = ""
+
+
+class Asked(BaseException):
+    """Stands for the wish of a handler that raised Retry: no policy for an exception class applies to it."""
+
+
+DONE = Settlement((Ack(),), "done")
+HANDED_BACK = Settlement((HandBack(),), "handed back")
+
+
+def is_suspect(arrival: Arrival) -> bool:
+    """Tell whether a message may be what kills its workers, so that it has to be handled alone.
+
+    When a worker dies, the broker counts a return for every message it held. Once can be bad company;
+    twice is a reason to look at it alone, so that the next death is blamed on the right one.
+    """
+    return arrival.crashes >= SUSPECT_CRASHES
+
+
+def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement | None:
+    """Decide about a delivery before any handler sees it; None lets it through."""
+    if arrival.crashes >= plan.crash_limit:
+        reason = f"{arrival.crashes} times a worker was lost while it held this message"
+        return _dead(arrival, layout, Note(moment.now_ms, moment.host, "crash-loop", error=reason))
+    if arrival.uncounted:
+        copy = wire.recounted(arrival, layout.queue_address(plan.queue))
+        return _published(copy, "recounted")
+    if arrival.wait_ms > 0:
+        address, rest = _after(arrival.wait_ms, plan, layout)
+        return _published(wire.held(arrival, address, rest), "waiting", delay_ms=arrival.wait_ms - rest)
+    return None
+
+
+def settle(outcome: Outcome, arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement:
+    """Decide what follows from an outcome. Total and pure; `DONE` costs nothing."""
+    match outcome:
+        case Done():
+            return DONE
+        case Failed(error):
+            return _failed(error, arrival, plan, layout, moment)
+        case Retry():
+            return _again(outcome, arrival, plan, layout, moment)
+        case Reject(reason, why, error):
+            note = _note(moment, why, error, reason)
+            return _dead(arrival, layout, note, Classification.PERMANENT)
+        case Discard(reason):
+            return Settlement((Ack(),), "discarded", reason=reason)
+        case Interrupted():
+            return HANDED_BACK
+
+
+def _failed(error: BaseException, arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement:
+    decision = plan.retry.decide(arrival.attempt, error, moment.fraction)
+    classification = plan.retry.classify(error)
+    if isinstance(decision, GiveUp):
+        note = _note(moment, decision.reason, error, decision.note)
+        return _dead(arrival, layout, note, classification)
+    return _retried(decision.ms, arrival, plan, layout, _note(moment, "", error), classification)
+
+
+def _again(outcome: Retry, arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement:
+    """Give the handler the attempt it asked for, as long as the listener's own policy has one left."""
+    wish = Asked(outcome.reason or "the handler asked for another attempt")
+    error = outcome.error or wish
+    decision = plan.retry.decide(arrival.attempt, wish, moment.fraction)
+    if arrival.attempt >= plan.retry.attempts or (outcome.after_ms is None and isinstance(decision, GiveUp)):
+        return _dead(arrival, layout, _note(moment, "exhausted", error, outcome.reason), Classification.TRANSIENT)
+    delay_ms = decision.ms if outcome.after_ms is None and not isinstance(decision, GiveUp) else outcome.after_ms or 0
+    note = _note(moment, "", error, outcome.reason)
+    return _retried(delay_ms, arrival, plan, layout, note, Classification.TRANSIENT)
+
+
+def _retried(
+    delay_ms: int, arrival: Arrival, plan: Plan, layout: Layout, note: Note, classification: str
+) -> Settlement:
+    address, rest = _after(delay_ms, plan, layout)
+    copy = wire.retried(arrival, address, note, rest)
+    return _published(copy, "retried", note, classification, delay_ms=delay_ms)
+
+
+def _dead(arrival: Arrival, layout: Layout, note: Note, classification: str = "") -> Settlement:
+    copy = wire.dead(arrival, layout.dead_address(arrival.queue), note)
+    return _published(copy, "dead", note, classification)
+
+
+def _published(
+    copy: Message | None, fate: Fate, note: Note | None = None, classification: str = "", *, delay_ms: int = 0
+) -> Settlement:
+    """Return the settlement that publishes a copy; without one, the broker itself makes a dead letter of it."""
+    note = note or Note(0)
+    effects: tuple[Effect, ...] = (Publish(copy), Ack()) if copy is not None else (Refuse(),)
+    return Settlement(
+        effects,
+        fate if copy is not None else "dead",
+        delay_ms=delay_ms if copy is not None else 0,
+        reason=note.reason if copy is not None else "oversized",
+        classification=classification,
+        error_type=note.error_type,
+        error=note.error,
+    )
+
+
+def _after(delay_ms: int, plan: Plan, layout: Layout) -> tuple[Address, int]:
+    """Return where a message waits for at least so long, and what remains to be waited after that.
+
+    Rounded up to the next delay that exists. A wait longer than the longest of them takes several turns.
+    """
+    delays = layout.delays(plan.queue)
+    if delay_ms <= 0 or not delays:
+        return layout.queue_address(plan.queue), 0
+    place = min(bisect_left(delays, delay_ms), len(delays) - 1)
+    chosen = delays[place]
+    return layout.delay_address(plan.queue, chosen), max(0, delay_ms - chosen)
+
+
+def _note(moment: Moment, reason: str, error: BaseException | None, text: str = "") -> Note:
+    if error is None:
+        return Note(moment.now_ms, moment.host, reason, error=text)
+    told = describe(error)
+    shown = f"{text}: {told.text}" if text and text != told.text else told.text
+    return Note(moment.now_ms, moment.host, reason, told.type, shown, told.trace)

@@ -1,0 +1,181 @@
+"""Carom's own wire: what a delivery says of itself, and the messages that follow from it.
+
+Rule: a copy keeps body, ids, properties and foreign headers; the broker's history, an expiration and a user id
+stay behind; Carom's headers are written anew, never copied, so that nothing forged travels on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from carom.core import message as wire
+from carom.core.durations import LONGEST_MS
+from carom.core.message import Headers, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a message is published to."""
+
+    exchange: str
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A delivery, read: the message as it is on the wire, and what its headers may be believed to say.
+
+    ``attempt`` counts for this queue only. ``exchange`` and ``routing_key`` are those of the first publish.
+    ``wait_ms`` is what remains of a delay too long for one queue. ``uncounted`` says that the broker brought
+    the message back without counting how often, so that Carom has to.
+    """
+
+    message: Message
+    queue: str
+    attempt: int = 1
+    crashes: int = 0
+    exchange: str = ""
+    routing_key: str = ""
+    wait_ms: int = 0
+    first_failed_at: int = 0
+    uncounted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is written down about a failure: when, where, and what was raised."""
+
+    now_ms: int
+    host: str = ""
+    reason: str = ""
+    error_type: str = ""
+    error: str = ""
+    trace: str = ""
+
+
+def read(message: Message, queue: str, *, redelivered: bool = False) -> Arrival:
+    """Read a delivery. Total: whatever the headers hold, the answer is a sane arrival."""
+    headers = message.headers
+    if not headers and not redelivered:
+        return Arrival(message, queue, 1, 0, message.exchange, message.routing_key)
+    crashes = wire.crashes(headers, redelivered=redelivered)
+    uncounted = redelivered and not wire.counted_by_broker(headers)
+    if headers.get(wire.QUEUE) != queue:
+        return Arrival(message, queue, 1, crashes, message.exchange, message.routing_key, uncounted=uncounted)
+    return Arrival(
+        message,
+        queue,
+        attempt=wire.count(headers.get(wire.ATTEMPT), least=1),
+        crashes=crashes,
+        exchange=wire.name(headers.get(wire.EXCHANGE)),
+        routing_key=wire.name(headers.get(wire.KEY)),
+        wait_ms=min(_span(headers.get(wire.WAIT)), LONGEST_MS),
+        first_failed_at=_span(headers.get(wire.FIRST_FAILED_AT)),
+        uncounted=uncounted,
+    )
+
+
+def seen(arrival: Arrival) -> Message:
+    """Return the message as its handler sees it: from where it was first published, at its true attempt."""
+    message = arrival.message
+    at_home = message.routing_key == arrival.routing_key and message.exchange == arrival.exchange
+    if at_home and message.headers.get(wire.ATTEMPT, 1) == arrival.attempt:
+        return message
+    headers = {**message.headers, wire.ATTEMPT: arrival.attempt}
+    return replace(message, exchange=arrival.exchange, routing_key=arrival.routing_key, headers=headers)
+
+
+def retried(arrival: Arrival, to: Address, note: Note, wait_ms: int = 0) -> Message | None:
+    """Return the copy that is the next attempt, or None when its headers could not travel."""
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt + 1, **_failure(arrival, note)}
+    return _copy(arrival, to, _waiting(ours, wait_ms))
+
+
+def held(arrival: Arrival, to: Address, wait_ms: int = 0) -> Message | None:
+    """Return the copy that goes on waiting: nothing happened, no attempt is counted."""
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_kept(arrival.message.headers)}
+    return _copy(arrival, to, _waiting(ours, wait_ms))
+
+
+def recounted(arrival: Arrival, to: Address) -> Message | None:
+    """Return the copy that carries its crash count, where the broker does not count for itself."""
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_kept(arrival.message.headers)}
+    return _copy(arrival, to, {**ours, wire.CRASHES: arrival.crashes})
+
+
+def dead(arrival: Arrival, to: Address, note: Note) -> Message | None:
+    """Return the dead letter, with its reason, or None when its headers could not travel."""
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_failure(arrival, note), wire.REASON: note.reason}
+    if arrival.crashes:
+        ours[wire.CRASHES] = arrival.crashes
+    return _copy(arrival, to, ours)
+
+
+def _origin(arrival: Arrival) -> dict[str, object]:
+    return {wire.QUEUE: arrival.queue, wire.EXCHANGE: arrival.exchange, wire.KEY: arrival.routing_key}
+
+
+def _failure(arrival: Arrival, note: Note) -> dict[str, object]:
+    written = {
+        wire.FIRST_FAILED_AT: arrival.first_failed_at or note.now_ms,
+        wire.FAILED_AT: note.now_ms,
+        wire.HOST: wire.clip(note.host, wire.NAME_LIMIT),
+        wire.ERROR_TYPE: wire.clip(note.error_type, wire.ERROR_TYPE_LIMIT),
+        wire.ERROR: wire.clip(note.error, wire.ERROR_LIMIT),
+        wire.ERROR_TRACE: wire.clip(note.trace, wire.TRACE_LIMIT),
+    }
+    return {key: value for key, value in written.items() if value != ""}
+
+
+def _kept(headers: Headers) -> dict[str, object]:
+    """Return what an earlier failure wrote, read with the same caution and caps as when it was written."""
+    times = {key: _span(headers.get(key)) for key in (wire.FIRST_FAILED_AT, wire.FAILED_AT)}
+    limits = {
+        wire.HOST: wire.NAME_LIMIT,
+        wire.ERROR_TYPE: wire.ERROR_TYPE_LIMIT,
+        wire.ERROR: wire.ERROR_LIMIT,
+        wire.ERROR_TRACE: wire.TRACE_LIMIT,
+    }
+    texts = {key: headers.get(key) for key in limits}
+    clipped = {key: wire.clip(value, limits[key]) for key, value in texts.items() if isinstance(value, str)}
+    return {key: value for key, value in {**times, **clipped}.items() if value}
+
+
+def _waiting(ours: dict[str, object], wait_ms: int) -> dict[str, object]:
+    return {**ours, wire.WAIT: wait_ms} if wait_ms > 0 else ours
+
+
+def _copy(arrival: Arrival, to: Address, ours: dict[str, object]) -> Message | None:
+    message = arrival.message
+    foreign = wire.foreign(message.headers)
+    ancestors = wire.trail(message.headers)
+    if ancestors:
+        ours[wire.TRAIL] = list(ancestors)
+    replay_of = wire.name(message.headers.get(wire.REPLAY_OF))
+    if replay_of:
+        ours[wire.REPLAY_OF] = replay_of
+    for expendable in (None, wire.ERROR_TRACE, wire.ERROR, wire.TRAIL):
+        if expendable is not None:
+            ours.pop(expendable, None)
+        headers = {**foreign, **ours}
+        if wire.weight(headers) <= wire.HEADERS_LIMIT:
+            return replace(
+                message,
+                exchange=to.exchange,
+                routing_key=to.routing_key,
+                expiration="",
+                user_id="",
+                delivery_mode=2,
+                headers=headers,
+            )
+    return None
+
+
+def _span(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return min(max(value, 0), _LATEST)
+
+
+_LATEST = 253_402_300_799_000
+"""The end of the year 9999 in milliseconds: no time or span is believed beyond it."""

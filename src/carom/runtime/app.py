@@ -1,0 +1,356 @@
+"""App: declare listeners, wire, start, stop. The one facade.
+
+Rule: declaring does nothing but check; everything that talks to a broker happens between start and stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from carom import adapters
+from carom.codecs import Registry, standard
+from carom.core.durations import Duration, milliseconds
+from carom.core.message import Headers, Message
+from carom.core.retry import RetryPolicy
+from carom.core.settlement import Layout, Plan
+from carom.core.topology import Topology
+from carom.errors import ConfigurationError
+from carom.layouts import layout
+from carom.ports import Broker, Clock, Mode, Observer
+from carom.runtime import events, settings
+from carom.runtime.clock import RealClock
+from carom.runtime.consumer import Consumer, Middleware, Surroundings
+from carom.runtime.gate import Gate
+from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
+from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
+
+F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Middleware)
+O = TypeVar("O", bound=Outgoing)  # noqa: E741 - a type variable, not a number
+Delays = RetryPolicy | Sequence[Duration] | None
+
+DEFAULT_RETRY: Sequence[Duration] = ("1s", "10s", "1m", "5m")
+_MODES = ("apply", "verify", "ignore")
+_UNSAID: Any = object()
+_log = logging.getLogger("carom")
+
+
+class App:
+    """Listeners on an exchange, and the way to publish to it.
+
+    Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
+    """
+
+    def __init__(
+        self,
+        broker: str | Broker = "embedded://",
+        *,
+        database: object = None,
+        exchange: str = "events",
+        namespace: str = "carom",
+        layout: str = "shared",
+        name: str = "app",
+        retry: Delays = DEFAULT_RETRY,
+        grace: Duration = "30s",
+        topology: Mode = "apply",
+        observers: Sequence[Observer] | None = None,
+    ) -> None:
+        """Check what is given; connect to nothing.
+
+        ``retry`` is the default for listeners, ``grace`` is how long running handlers may go on when the app
+        stops, ``topology`` is whether to declare what is missing, only to verify it, or to ignore it.
+        """
+        if database is not None:
+            raise ConfigurationError("database= is not available in this version of Carom: there is no store yet")
+        if topology not in _MODES:
+            raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
+        for what, value in (("exchange", exchange), ("namespace", namespace), ("name", name)):
+            _check_name(what, value)
+        self.name = name
+        self.exchange = exchange
+        self.namespace = namespace
+        self.listeners: list[Listener] = []
+        self.consumers: tuple[Consumer, ...] = ()
+        self._address = broker
+        self._layout_name = layout
+        self._retry = retry
+        self._grace_ms = milliseconds(grace)
+        self._mode: Mode = topology
+        self._observers: list[Observer] = list([adapters.logging_observer()] if observers is None else observers)
+        self._middleware: list[Middleware] = []
+        self._outgoing: list[Outgoing] = []
+        self._codecs: Registry = standard()
+        self._clock: Clock = RealClock()
+        self._broker: Broker | None = None
+        self._gate: Gate | None = None
+        self._publisher = self._make_publisher()
+        self._asked_to_stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._layout(())
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **options: Any) -> Self:
+        """Return an app configured by ``CAROM_…`` variables; what is given as an option wins over them."""
+        found: dict[str, Any] = dict(settings.from_environment(os.environ if environment is None else environment))
+        if "retry" in found:
+            found["retry"] = settings.durations(found["retry"])
+        return cls(**{**found, **options})
+
+    # -- declaring -----------------------------------------------------------------------------------------
+
+    def listen(
+        self,
+        *binding_keys: str,
+        queue: str | None = None,
+        retry: Delays = _UNSAID,
+        concurrency: int = 16,
+        prefetch: int | None = None,
+        timeout: Duration | None = None,
+        idempotent: bool = False,
+        batch: int | None = None,
+        crash_limit: int = CRASH_LIMIT,
+    ) -> Callable[[F], F]:
+        """Declare a listener; the function stays callable as it was. Raises ConfigurationError at once."""
+        chosen = self._retry if retry is _UNSAID else retry
+        options = Options(queue, chosen, concurrency, prefetch, timeout, idempotent, batch, crash_limit)
+
+        def declare(function: F) -> F:
+            if self._broker is not None:
+                raise ConfigurationError(f"{function!r} cannot listen: the app {self.name!r} runs already")
+            declared = listener(function, binding_keys, options, self.name, self._codecs)
+            for other in self.listeners:
+                if other.queue == declared.queue:
+                    raise ConfigurationError(
+                        f"{declared.handler.name} and {other.handler.name} would both take from queue "
+                        f"{declared.queue!r}, each message going to one of them by chance: name another queue"
+                    )
+            self._layout((*self._plans(), declared.plan))
+            self.listeners.append(declared)
+            return function
+
+        return declare
+
+    def middleware(self, function: M) -> M:
+        """Wrap every handler: ``async def timing(message, call): ...; return await call(message)``.
+
+        The first declared is outermost. A batch handler's middleware is called with the list of messages.
+        """
+        self._middleware.append(function)
+        return function
+
+    def outgoing(self, function: O) -> O:
+        """See every message before it is published, and return it, changed or not."""
+        self._outgoing.append(function)
+        return function
+
+    def observe(self, observer: Observer) -> Observer:
+        """Call this with everything that happens from the next start on; see `carom.runtime.events`."""
+        self._observers.append(observer)
+        return observer
+
+    def unobserve(self, observer: Observer) -> None:
+        """Stop calling this observer."""
+        self._observers.remove(observer)
+
+    @property
+    def layout(self) -> Layout:
+        """Return how this app's retries are laid out on the broker."""
+        return self._layout(self._plans())
+
+    @property
+    def topology(self) -> Topology:
+        """Return everything this app needs to exist on the broker."""
+        return self.layout.topology
+
+    # -- publishing ----------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        routing_key: str,
+        payload: Any = None,
+        *,
+        headers: Headers | None = None,
+        correlation_id: str | None = None,
+    ) -> Message:
+        """Publish a message and return it once the broker has confirmed it.
+
+        Raises Unroutable when no queue is bound for it, NotConfirmed when it was refused or nobody knows, and
+        BrokerUnavailable when there is no connection.
+        """
+        message = self._publisher.message(routing_key, payload, without_ours(headers), correlation_id)
+        await self._publisher.publish((message,))
+        return message
+
+    async def publish_many(self, items: Iterable[Emit | tuple[Any, ...]]) -> list[Message]:
+        """Publish many messages, pipelined; returns them once all are confirmed.
+
+        What was not is raised: its own error, or a group of them. The others are published all the same.
+        """
+        messages = [
+            self._publisher.message(item.routing_key, item.payload, without_ours(item.headers), item.correlation_id)
+            for item in emits(items)
+        ]
+        await self._publisher.publish(messages)
+        return messages
+
+    # -- running -------------------------------------------------------------------------------------------
+
+    async def run(self, *, consume: bool = True, relay: bool | None = None, collect: bool | None = None) -> None:
+        """Run until SIGINT or SIGTERM, or until `ask_to_stop`.
+
+        Then take no more, let running handlers finish within the grace, hand back the rest. A second signal
+        does not wait.
+        """
+        if relay or collect:
+            raise ConfigurationError("relay and collect need a database, and this app has none")
+        watched = self._watch_signals()
+        try:
+            await self.start(consume=consume)
+            await self._asked_to_stop.wait()
+        finally:
+            try:
+                await self.stop()
+            finally:
+                for number in watched:
+                    asyncio.get_running_loop().remove_signal_handler(number)
+
+    def ask_to_stop(self) -> None:
+        """Let `run` come to its end; asked a second time, without waiting for handlers."""
+        if self._asked_to_stop.is_set():
+            self._hurry.set()
+        self._asked_to_stop.set()
+
+    async def start(self, *, consume: bool = True, broker: Broker | None = None, clock: Clock | None = None) -> None:
+        """Connect, make the topology exist, and begin to consume.
+
+        A broker and a clock can be given instead of the app's own, for tests.
+        """
+        if self._broker is not None:
+            raise ConfigurationError(f"the app {self.name!r} runs already")
+        self._asked_to_stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._clock = clock or RealClock()
+        self._publisher = self._make_publisher()
+        self._publisher.broker = self._broker = broker or self._connect()
+        try:
+            await self._broker.open()
+            await self._restore()
+            if consume:
+                await self._consume(self._broker)
+        except BaseException:
+            await self.stop(grace=0)
+            raise
+        self._tell(events.Started(app=self.name, queues=tuple(one.listener.queue for one in self.consumers)))
+
+    async def stop(self, grace: Duration | None = None) -> None:
+        """Take no more, finish what runs within the grace, hand back the rest, disconnect."""
+        broker = self._broker
+        if broker is None:
+            return
+        grace_ms = self._grace_ms if grace is None else milliseconds(grace)
+        consumers, self.consumers = self.consumers, ()
+        self._tell(events.Stopping(app=self.name, running=sum(one.running for one in consumers)))
+        try:
+            if self._gate is not None:
+                self._gate.forget()
+            await asyncio.gather(*(one.stop_taking() for one in consumers))
+            abandoned = sum(await asyncio.gather(*(one.finish(grace_ms, self._hurry) for one in consumers)))
+        finally:
+            self._broker = self._publisher.broker = None
+            await broker.close()
+        self._tell(events.Stopped(app=self.name, abandoned=abandoned))
+
+    async def __aenter__(self) -> Self:
+        """Start, for use inside another program."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether every handler can still be stopped when its time is over."""
+        return not any(one.stuck for one in self.consumers)
+
+    @property
+    def busy(self) -> int:
+        """Return how many messages are in this app's hands."""
+        return sum(one.busy for one in self.consumers)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _plans(self) -> tuple[Plan, ...]:
+        return tuple(one.plan for one in self.listeners)
+
+    def _layout(self, plans: tuple[Plan, ...]) -> Layout:
+        return layout(self._layout_name, self.namespace, self.exchange, plans)
+
+    def _connect(self) -> Broker:
+        if isinstance(self._address, str):
+            return adapters.broker(self._address, self._clock, self._tell)
+        return self._address
+
+    def _make_publisher(self) -> Publisher:
+        notify = self._tell if self._observers else None
+        publisher = Publisher(self.exchange, self.name, self._codecs, self._clock, notify)
+        publisher.outgoing = self._outgoing
+        return publisher
+
+    async def _restore(self) -> None:
+        if self._broker is not None:
+            await self._broker.declare(self.topology, self._mode)
+
+    async def _consume(self, broker: Broker) -> None:
+        gate = self._gate = Gate(self._clock)
+        shared = Surroundings(
+            broker=broker,
+            layout=self.layout,
+            clock=self._clock,
+            gate=gate,
+            notify=self._tell if self._observers else None,
+            restore=self._restore,
+            middleware=tuple(self._middleware),
+            host=socket.gethostname(),
+        )
+        self.consumers = tuple(Consumer(one, shared) for one in self.listeners)
+        taken = [await one.probe() for one in self.consumers]
+        for consumer, first in zip(self.consumers, taken, strict=True):
+            await consumer.start(first)
+
+    def _tell(self, event: object) -> None:
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:  # noqa: BLE001 - logged; an observer changes nothing
+                _log.exception("the observer %r failed on %s", observer, type(event).__name__)
+
+    def _watch_signals(self) -> list[int]:
+        loop = asyncio.get_running_loop()
+        watched: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                loop.add_signal_handler(number, self.ask_to_stop)
+            except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no signals here
+                continue
+            watched.append(number)
+        return watched
+
+
+def _check_name(what: str, value: object) -> None:
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= _NAME_LIMIT or value.startswith("amq."):
+        raise ConfigurationError(
+            f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes that does not begin with 'amq.'"
+        )
+
+
+_NAME_LIMIT = 200

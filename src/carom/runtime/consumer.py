@@ -1,0 +1,433 @@
+"""The consumer: delivery → admit → handler → outcome → settle → perform.
+
+Rule: nothing is acknowledged before what follows from it is confirmed. A publish that fails keeps the original
+in our hands and is tried again, for as long as the connection that brought it stands.
+Rule: a delivery is settled once, by whoever took it; a delivery whose connection is gone is let go of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import Any, TypeAlias
+
+from carom.core import wire
+from carom.core.effects import Ack, Confirmed, HandBack, Publish
+from carom.core.message import Message
+from carom.core.outcome import Outcome
+from carom.core.settlement import Layout, Moment, Settlement, admit, is_suspect, settle
+from carom.core.wire import Arrival
+from carom.errors import DecodeError
+from carom.ports import Broker, Clock, ConsumerEnded, Delivery, Subscription
+from carom.runtime import events
+from carom.runtime.attempt import INTERRUPTED, Attempt
+from carom.runtime.batches import handle_batch
+from carom.runtime.gate import Gate
+from carom.runtime.inherited import HANDLING
+from carom.runtime.listener import LINGER_MS, Listener
+from carom.runtime.service import Backoff, Service
+from carom.runtime.threads import Threads
+
+Notify: TypeAlias = Callable[[object], None]
+Middleware: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+Taken: TypeAlias = tuple[Delivery, Arrival]
+
+CANCEL_MS = 1_000
+"""How long cancelled handlers have to end when the grace is over."""
+
+_log = logging.getLogger("carom.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the consumers of an app share."""
+
+    broker: Broker
+    layout: Layout
+    clock: Clock
+    gate: Gate
+    notify: Notify | None
+    restore: Callable[[], Awaitable[None]]
+    middleware: tuple[Middleware, ...] = ()
+    host: str = ""
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class Consumer:
+    """Runs one listener."""
+
+    def __init__(self, listener: Listener, shared: Surroundings) -> None:
+        """Take nothing yet."""
+        self.listener = listener
+        self.stuck = 0
+        self._shared = shared
+        self._plan = listener.plan
+        self._backlog: deque[Taken] = deque()
+        self._running = 0
+        self._paused = 0
+        self._attempts: set[Attempt] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._lingered = False
+        self._unlinger: Callable[[], None] | None = None
+        self._interrupted = False
+        self._stop = asyncio.Event()
+        self._subscription: Subscription | None = None
+        self._threads = None if listener.handler.is_async else Threads(listener.concurrency, listener.queue)
+        self._call = _chain(self._innermost, shared.middleware)
+        self._service = Service(
+            f"carom:{listener.queue}", self._subscribe_again, shared.clock, failed=self._not_subscribed
+        )
+        shared.gate.wake(self._pump)
+
+    @property
+    def busy(self) -> int:
+        """Return how many messages are in our hands, running or waiting to run."""
+        return len(self._tasks) + len(self._backlog)
+
+    @property
+    def running(self) -> int:
+        """Return how many handlers run; one whose copy the broker would not take yet does not."""
+        return self._running - self._paused
+
+    async def probe(self) -> Delivery | None:
+        """Handle suspects at the head of the queue, one by one, before anything else is in this process's hands.
+
+        Returns the first message that is none, already in our hands, for `start`.
+        """
+        while not self._stopping:
+            delivery = await self._shared.broker.get(self.listener.queue)
+            if delivery is None or not is_suspect(self._read(delivery)):
+                return delivery
+            self.receive(delivery)
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+        return None
+
+    async def start(self, first: Delivery | None = None) -> None:
+        """Subscribe, and handle the message that the probe took."""
+        await self._subscribe()
+        if first is not None:
+            self.receive(first)
+
+    async def stop_taking(self) -> None:
+        """Take no more; hand back what has not been started."""
+        self._stopping = True
+        self._stop.set()
+        await self._service.stop()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.cancel()
+        while self._backlog:
+            self._hand_back(*self._backlog.popleft())
+
+    async def finish(self, grace_ms: int, hurry: asyncio.Event) -> int:
+        """Wait for what runs, then interrupt it. Returns how many handlers could not be stopped."""
+        await self._wait(grace_ms, hurry)
+        self._interrupted = True
+        for attempt in tuple(self._attempts):
+            attempt.interrupt()
+        await self._wait(CANCEL_MS, asyncio.Event())
+        if self._threads is not None:
+            self._threads.close()
+        return len(self._tasks)
+
+    def receive(self, delivery: Delivery) -> None:
+        """Take a delivery from the broker. Never raises: what cannot even be read becomes a dead letter."""
+        try:
+            self._backlog.append((delivery, self._read(delivery)))
+        except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
+            _log.exception("a delivery from %s could not be read and is refused", self.listener.queue)
+            delivery.refuse()
+        else:
+            self._pump()
+
+    # -- taking and starting -------------------------------------------------------------------------------
+
+    def _read(self, delivery: Delivery) -> Arrival:
+        return wire.read(delivery.message, self.listener.queue, redelivered=delivery.redelivered)
+
+    def _pump(self) -> None:
+        backlog, gate = self._backlog, self._shared.gate
+        while backlog and self._running < self.listener.concurrency:
+            if backlog[0][0].stale:
+                self._drop(backlog.popleft()[1])
+            elif self._is_alone(backlog[0][1]):
+                taken = backlog.popleft()
+                gate.ask(lambda taken=taken: self._start([taken]))  # type: ignore[misc]  # a default binds the loop's value
+            elif not gate.is_open:
+                return
+            elif self.listener.batch is None:
+                gate.enter()
+                self._start([backlog.popleft()])
+            elif not self._pump_batch(self.listener.batch):
+                return
+
+    def _is_alone(self, arrival: Arrival) -> bool:
+        if not arrival.crashes:
+            return False
+        return is_suspect(arrival) and not arrival.uncounted and arrival.crashes < self._plan.crash_limit
+
+    def _pump_batch(self, size: int) -> bool:
+        """Start a batch when it is complete or has waited; tell whether one was started."""
+        ready = list(takewhile(lambda taken: not self._is_alone(taken[1]), islice(self._backlog, size)))
+        if len(ready) < size and not self._lingered and not self._stopping:
+            if self._unlinger is None:
+                self._unlinger = self._shared.clock.call_later(LINGER_MS, self._linger)
+            return False
+        self._stop_lingering()
+        for _ in ready:
+            self._backlog.popleft()
+        self._shared.gate.enter()
+        self._start(ready)
+        return True
+
+    def _linger(self) -> None:
+        self._unlinger = None
+        self._lingered = True
+        self._pump()
+        self._lingered = False
+
+    def _stop_lingering(self) -> None:
+        if self._unlinger is not None:
+            self._unlinger()
+            self._unlinger = None
+
+    def _start(self, taken: list[Taken]) -> None:
+        self._running += 1
+        work = self._handle(*taken[0]) if self.listener.batch is None else self._handle_batch(taken)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._running -= 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a consumer of %s failed", self.listener.queue, exc_info=error)
+        self._shared.gate.leave()
+        self._pump()
+
+    # -- handling ------------------------------------------------------------------------------------------
+
+    async def _handle(self, delivery: Delivery, arrival: Arrival) -> None:
+        started = time.perf_counter()
+        try:
+            settlement = self._admit(arrival)
+            message = wire.seen(arrival)
+            if settlement is None:
+                outcome = await self._attempt(arrival, message)
+                settlement = self._settle(outcome, arrival)
+            await self._perform(delivery, arrival, message, settlement, started)
+        except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
+            _log.exception("message %s of %s could not be settled and is refused", delivery.message.id, delivery.queue)
+            delivery.refuse()
+
+    async def _handle_batch(self, batch: list[Taken]) -> None:
+        started = time.perf_counter()
+        todo: list[tuple[Delivery, Arrival, Message]] = []
+        for delivery, arrival in batch:
+            message = wire.seen(arrival)
+            settlement = self._admit(arrival)
+            if settlement is None:
+                todo.append((delivery, arrival, message))
+            else:
+                await self._perform(delivery, arrival, message, settlement, started)
+        for _, arrival, message in todo:
+            self._tell(events.Received, arrival, message)
+        outcomes = await handle_batch([message for _, _, message in todo], self._attempt_batch, self._is_readable)
+        for (delivery, arrival, message), outcome in zip(todo, outcomes, strict=True):
+            await self._perform(delivery, arrival, message, self._settle(outcome, arrival), started)
+
+    async def _attempt(self, arrival: Arrival, message: Message) -> Outcome:
+        self._tell(events.Received, arrival, message)
+        HANDLING.set(message)
+        return await self._run(message, arrival, message)
+
+    async def _attempt_batch(self, messages: Sequence[Message]) -> Outcome:
+        HANDLING.set(messages[0] if len(messages) == 1 else None)
+        return await self._run(messages, wire.read(messages[0], self.listener.queue), messages[0])
+
+    async def _run(self, subject: Any, arrival: Arrival, message: Message) -> Outcome:
+        if self._interrupted:
+            return INTERRUPTED
+        attempt = Attempt(self._shared.clock, self.listener.timeout_ms, self._stuck(arrival, message))
+        self._attempts.add(attempt)
+        try:
+            return await attempt.run(lambda: self._call(subject, attempt))
+        finally:
+            self._attempts.discard(attempt)
+
+    def _is_readable(self, message: Message) -> bool:
+        try:
+            self.listener.handler.prepare(message)
+        except DecodeError:
+            return False
+        return True
+
+    async def _innermost(self, subject: Any, attempt: Attempt) -> Any:
+        handler = self.listener.handler
+        call = handler.prepare(subject) if self.listener.batch is None else handler.prepare_batch(subject)
+        if self._threads is not None:
+            return await attempt.in_threads(self._threads, call)
+        return await call()
+
+    def _stuck(self, arrival: Arrival, message: Message) -> Callable[[bool], None]:
+        def tell(is_stuck: bool) -> None:  # noqa: FBT001 - one of two things happened, and it is said which
+            self.stuck += 1 if is_stuck else -1
+            if is_stuck:
+                self._tell(events.HandlerStuck, arrival, message, timeout_ms=self.listener.timeout_ms or 0)
+            else:
+                self._tell(events.HandlerFreed, arrival, message)
+
+        return tell
+
+    # -- settling ------------------------------------------------------------------------------------------
+
+    def _admit(self, arrival: Arrival) -> Settlement | None:
+        if not (arrival.crashes or arrival.wait_ms or arrival.uncounted):
+            return None
+        return admit(arrival, self._plan, self._shared.layout, self._moment())
+
+    def _settle(self, outcome: Outcome, arrival: Arrival) -> Settlement:
+        return settle(outcome, arrival, self._plan, self._shared.layout, self._moment())
+
+    def _moment(self) -> Moment:
+        return Moment(self._shared.clock.now_ms(), random.random(), self._shared.host)  # noqa: S311 - jitter is no secret
+
+    async def _perform(
+        self, delivery: Delivery, arrival: Arrival, message: Message, settlement: Settlement, started: float
+    ) -> None:
+        """Do what was decided, in its order; settle only when everything before is confirmed."""
+        for effect in settlement.effects:
+            if isinstance(effect, Publish):
+                if not await self._publish(effect.message, delivery, arrival, message):
+                    return
+            elif isinstance(effect, Ack):
+                delivery.ack()
+            elif isinstance(effect, HandBack):
+                delivery.hand_back()
+            else:
+                delivery.refuse()
+        if self._shared.notify is not None:
+            self._tell_settled(arrival, message, settlement, (time.perf_counter() - started) * 1000)
+
+    async def _publish(self, copy: Message, delivery: Delivery, arrival: Arrival, message: Message) -> bool:
+        """Publish until it is confirmed. False when the delivery was given up instead, and settled if it could be."""
+        failures = 0
+        while not delivery.stale:
+            (result,) = await self._shared.broker.publish((copy,))
+            if isinstance(result, Confirmed):
+                return True
+            if self._stopping:
+                self._hand_back(delivery, arrival)
+                return False
+            failures += 1
+            wait_ms = self._shared.backoff.wait_ms(failures, random.random())  # noqa: S311 - jitter is no secret
+            self._tell(events.NotSettled, arrival, message, result=str(result), retry_in_ms=wait_ms)
+            await self._pause(wait_ms)
+        self._drop(arrival)
+        return False
+
+    def _hand_back(self, delivery: Delivery, arrival: Arrival) -> None:
+        delivery.hand_back()
+        self._tell(events.HandedBack, arrival, wire.seen(arrival))
+
+    def _drop(self, arrival: Arrival) -> None:
+        why = "the connection that brought it is gone; the broker delivers it again"
+        self._tell(events.Dropped, arrival, wire.seen(arrival), why=why)
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def _tell(self, kind: Callable[..., object], arrival: Arrival, message: Message, **more: object) -> None:
+        if self._shared.notify is not None:
+            self._shared.notify(
+                kind(queue=arrival.queue, message=message, attempt=arrival.attempt, crashes=arrival.crashes, **more)
+            )
+
+    def _tell_settled(self, arrival: Arrival, message: Message, done: Settlement, duration_ms: float) -> None:
+        tell = self._tell
+        failure = {"classification": done.classification, "error_type": done.error_type, "error": done.error}
+        match done.fate:
+            case "done":
+                tell(events.Handled, arrival, message, duration_ms=duration_ms)
+            case "retried":
+                tell(events.Retried, arrival, message, duration_ms=duration_ms, delay_ms=done.delay_ms, **failure)
+            case "dead":
+                tell(events.DeadLettered, arrival, message, duration_ms=duration_ms, reason=done.reason, **failure)
+            case "discarded":
+                tell(events.Discarded, arrival, message, duration_ms=duration_ms, reason=done.reason)
+            case "handed back":
+                tell(events.HandedBack, arrival, message)
+            case "waiting" | "recounted":
+                tell(events.Postponed, arrival, message, delay_ms=done.delay_ms)
+
+    # -- the subscription ----------------------------------------------------------------------------------
+
+    async def _subscribe(self) -> None:
+        self._subscription = await self._shared.broker.consume(
+            self.listener.queue, self.receive, prefetch=self.listener.prefetch, ended=self._broker_ended
+        )
+
+    def _broker_ended(self, reason: str) -> None:
+        self._subscription = None
+        if self._stopping:
+            return
+        if self._shared.notify is not None:
+            self._shared.notify(ConsumerEnded(self.listener.queue, reason))
+        self._service.start()
+
+    async def _subscribe_again(self) -> None:
+        await self._shared.restore()
+        await self._subscribe()
+
+    def _not_subscribed(self, error: BaseException, wait_ms: int) -> None:
+        if self._shared.notify is not None:
+            reason = f"{error}; trying again in {wait_ms} ms"
+            self._shared.notify(ConsumerEnded(self.listener.queue, reason))
+
+    async def _pause(self, wait_ms: int) -> None:
+        """Wait, but not when the app stops."""
+        waits = [asyncio.ensure_future(self._shared.clock.sleep(wait_ms)), asyncio.ensure_future(self._stop.wait())]
+        self._paused += 1
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._paused -= 1
+            for wait in waits:
+                wait.cancel()
+
+    async def _wait(self, limit_ms: int, hurry: asyncio.Event) -> None:
+        """Wait for what runs: in real time, because a process that is asked to stop has no other."""
+        hurried = asyncio.ensure_future(hurry.wait())
+        deadline = time.monotonic() + limit_ms / 1000
+        try:
+            while self._tasks and not hurried.done() and (left := deadline - time.monotonic()) > 0:
+                await asyncio.wait({*self._tasks, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurried.cancel()
+
+
+def _chain(
+    innermost: Callable[[Any, Attempt], Awaitable[Any]], middleware: Sequence[Middleware]
+) -> Callable[[Any, Attempt], Awaitable[Any]]:
+    """Wrap a handler in its middleware, the first declared outermost."""
+    call = innermost
+    for wrap in reversed(middleware):
+        call = _wrapped(wrap, call)
+    return call
+
+
+def _wrapped(
+    wrap: Middleware, inner: Callable[[Any, Attempt], Awaitable[Any]]
+) -> Callable[[Any, Attempt], Awaitable[Any]]:
+    def call(subject: Any, attempt: Attempt) -> Awaitable[Any]:
+        return wrap(subject, lambda passed: inner(passed, attempt))
+
+    return call

@@ -1,0 +1,49 @@
+"""Settings from the environment: ``CAROM_BROKER``, ``CAROM_EXCHANGE``, …, each also as ``…_FILE``.
+
+Rule: a secret may come from a file, and never shows in an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from carom.errors import ConfigurationError
+
+NAMES = ("broker", "database", "exchange", "namespace", "layout", "name", "retry", "grace", "topology")
+"""What `App` takes as text; each is CAROM_<NAME> in the environment."""
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that the environment gives, by the name of their parameter."""
+    found: dict[str, str] = {}
+    for name in NAMES:
+        variable = f"CAROM_{name.upper()}"
+        plain, file = environment.get(variable), environment.get(f"{variable}_FILE")
+        if plain and file:
+            raise ConfigurationError(f"{variable} and {variable}_FILE are both set: which is meant?")
+        if file:
+            plain = _read(file, f"{variable}_FILE")
+        if plain:
+            found[name] = plain
+    return found
+
+
+def durations(value: str) -> tuple[str, ...]:
+    """Return delays written as ``"1s, 10s, 1m"``."""
+    return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
+
+
+def redacted(text: str) -> str:
+    """Return text with the credentials of any URL in it taken out."""
+    return _CREDENTIALS.sub("***@", text)
+
+
+def _read(file: str, variable: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{variable} names {file}, which cannot be read: {error}") from error
