@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _BROKERS = {
     "embedded": "carom.brokers.embedded",
+    "amqp": "carom.brokers.rabbitmq",
+    "amqps": "carom.brokers.rabbitmq",
 }
 
 

@@ -6,10 +6,12 @@ Rule: a body is valid JSON of the promised shape or a DecodeError that says wher
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from carom.codecs.registry import Decoder
 from carom.errors import ConfigurationError, DecodeError
@@ -32,8 +34,15 @@ class Json:
         """Return a typed decoder; everything but bytes can be read from JSON."""
         if annotation is bytes:
             return None
-        if _is_pydantic(annotation):
+        strangers = tuple(_strangers(annotation))
+        if any(_is_pydantic(stranger) for stranger in (annotation, *strangers)):
             return _pydantic(annotation)
+        if strangers:
+            names = ", ".join(sorted({stranger.__qualname__ for stranger in strangers}))
+            raise ConfigurationError(
+                f"nothing is known of how {names} looks in JSON: use a msgspec.Struct, a dataclass, a TypedDict, "
+                "a pydantic model or plain types"
+            )
         return _msgspec(annotation)
 
     def encode(self, payload: Any) -> bytes | None:
@@ -47,34 +56,53 @@ class Json:
 
 
 def _model(value: Any) -> Any:
-    if _is_pydantic(type(value)):
+    if _is_pydantic(type(value)) and hasattr(value, "model_dump_json"):
         return msgspec.Raw(value.model_dump_json().encode())
     raise TypeError(f"{type(value).__qualname__} has no JSON form")
 
 
+_SYNTAX = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER = msgspec.json.Encoder(enc_hook=_model)
 
 
 def _is_pydantic(annotation: Any) -> bool:
-    """Tell whether this is a pydantic model; whoever has one has imported pydantic already."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
+    """Tell whether this is a pydantic model or dataclass; whoever has one has imported pydantic already."""
+    return "pydantic" in sys.modules and isinstance(annotation, type) and hasattr(annotation, "__pydantic_validator__")
+
+
+def _strangers(annotation: Any) -> Iterator[type]:
+    """Yield the classes in an annotation that msgspec cannot make of JSON; those inside other classes are theirs."""
+    try:
+        pending = [msgspec.inspect.type_info(annotation)]
+    except (TypeError, NameError) as error:
+        raise ConfigurationError(f"JSON cannot be read into {annotation!r}: {error}") from error
+    while pending:
+        one = pending.pop()
+        if isinstance(one, msgspec.inspect.CustomType):
+            yield one.cls
+        for name in ("item_type", "key_type", "value_type", "item_types", "types"):
+            inner = getattr(one, name, ())
+            pending.extend(inner if isinstance(inner, tuple) else (inner,))
 
 
 def _pydantic(annotation: Any) -> Decoder:
-    from pydantic import ValidationError  # noqa: PLC0415 - an extra, imported where it is used
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - an extra, imported where it is used
+
+    validate = TypeAdapter(annotation).validate_json
+    shown = getattr(annotation, "__qualname__", annotation)
 
     def decode(body: bytes) -> Any:
         try:
-            return annotation.model_validate_json(body)
+            _SYNTAX.decode(body)  # pydantic would read NaN
+            return validate(body)
         except ValidationError as error:
             places = "; ".join(
                 f"{'.'.join(str(part) for part in problem['loc']) or 'body'}: {problem['msg']}"
                 for problem in error.errors(include_url=False, include_input=False)[:5]
             )
-            raise DecodeError(f"the body is not a {annotation.__qualname__}: {places}") from error
-        except RecursionError as error:
-            raise DecodeError("the body is nested too deeply") from error
+            raise DecodeError(f"the body is not a {shown}: {places}") from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise DecodeError(f"the body is not JSON: {error}") from error
 
     return decode
 

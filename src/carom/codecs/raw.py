@@ -20,7 +20,7 @@ class Raw:
 
     def reads(self, content_type: str) -> bool:
         """Tell whether it reads this content type: plain text and opaque bytes."""
-        return content_type.startswith(("text/", "application/octet-stream"))
+        return content_type.lower().startswith(("text/", "application/octet-stream"))
 
     def decoder(self, annotation: Any) -> Decoder | None:
         """Return a decoder for ``bytes`` and ``str``."""

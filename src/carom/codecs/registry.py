@@ -61,7 +61,7 @@ class Registry:
 
         def read(message: Message) -> Any:
             decode = known.get(message.content_type)
-            if decode is None or message.content_encoding not in _PLAIN_ENCODINGS:
+            if decode is None or (message.content_encoding and not _is_plain(message.content_encoding)):
                 decode = _choose(decoders, message)
                 if len(known) < _REMEMBERED:
                     known[message.content_type] = decode
@@ -78,8 +78,12 @@ def _body(message: Message) -> bytes:
     return message.body
 
 
+def _is_plain(content_encoding: str) -> bool:
+    return content_encoding.strip().lower() in _PLAIN_ENCODINGS
+
+
 def _choose(decoders: tuple[tuple[Codec, Decoder], ...], message: Message) -> Decoder:
-    if message.content_encoding not in _PLAIN_ENCODINGS:
+    if not _is_plain(message.content_encoding):
         raise DecodeError(
             f"content encoding {message.content_encoding!r} is not read; take the payload as bytes instead"
         )

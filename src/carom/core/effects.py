@@ -53,7 +53,9 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """The broker refused the message: a queue is full or broken."""
+    """The broker refused the message: a queue is full or broken, or it would not take such a message at all."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ _WEIGHED = 16 * 1024 * 1024
 _STRIPPED = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"})
 _STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-", "x-opt-", OURS)
 _COUNTED_BY_BROKER = "x-delivery-count"
+_TAKEN_BY_SOMEBODY = "x-acquired-count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,24 +114,27 @@ def trail(headers: Headers) -> tuple[str, ...]:
     )
 
 
-def crashes(headers: Headers, *, redelivered: bool) -> int:
+def crashes(headers: Headers, *, redelivered: bool, counts: bool = True) -> int:
     """Return how often the broker took this message back unsettled since it was last published.
 
     A quorum queue counts for itself; the count is believed only on a redelivery, because a publisher may
-    send a header of that name and the broker leaves it alone the first time. A classic queue only says
-    `redelivered`: one crash, added to those that Carom wrote down when it saw the earlier ones.
+    send a header of that name and the broker leaves it alone the first time. Since RabbitMQ 4.3 it counts what
+    was handed back apart from what was lost: only then is a redelivery no crash. A classic queue, which does not
+    count (``counts``), only says `redelivered`: one crash, added to those that Carom wrote down earlier.
     """
     known = count(headers.get(CRASHES)) if headers else 0
     if not redelivered:
         return known
-    counted = headers.get(_COUNTED_BY_BROKER)
-    return known + max(1, count(counted))
+    if not counts:
+        return known + 1
+    if _is_count(headers.get(_TAKEN_BY_SOMEBODY)) and not _is_count(headers.get(_COUNTED_BY_BROKER)):
+        return known
+    return known + max(1, count(headers.get(_COUNTED_BY_BROKER)))
 
 
 def counted_by_broker(headers: Headers) -> bool:
     """Tell whether the broker itself counts how often this message came back."""
-    counted = headers.get(_COUNTED_BY_BROKER)
-    return isinstance(counted, int) and not isinstance(counted, bool)
+    return _is_count(headers.get(_COUNTED_BY_BROKER)) or _is_count(headers.get(_TAKEN_BY_SOMEBODY))
 
 
 def foreign(headers: Headers) -> dict[str, object]:
@@ -173,8 +177,13 @@ def weight(value: object) -> int:
     return total
 
 
-def _is_stripped(key: str) -> bool:
-    return key in _STRIPPED or key.startswith(_STRIPPED_PREFIXES)
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_stripped(key: object) -> bool:
+    # A name that is no UTF-8 arrives as bytes, and belongs to the user like any other.
+    return key in _STRIPPED or (isinstance(key, str) and key.startswith(_STRIPPED_PREFIXES))
 
 
 def _fits(text: str, limit: int) -> bool:

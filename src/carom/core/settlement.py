@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from carom.core import wire
 from carom.core.classify import Classification, describe
+from carom.core.durations import LONGEST_MS
 from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
 from carom.core.outcome import Discard, Done, Failed, Interrupted, Outcome, Reject, Retry
-from carom.core.retry import GiveUp, RetryPolicy
+from carom.core.retry import Delay, GiveUp, RetryPolicy
 from carom.core.wire import Address, Arrival, Note
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settl
     if arrival.crashes >= plan.crash_limit:
         reason = f"{arrival.crashes} times a worker was lost while it held this message"
         return _dead(arrival, layout, Note(moment.now_ms, moment.host, "crash-loop", error=reason))
+    if arrival.wait_ms > 0:  # also when it came back uncounted: no handler has seen it, and it must not come early
+        address, rest = _after(arrival.wait_ms, plan, layout)
+        return _published(wire.held(arrival, address, rest), "waiting", delay_ms=arrival.wait_ms - rest)
     if arrival.uncounted:
         copy = wire.recounted(arrival, layout.queue_address(plan.queue))
         return _published(copy, "recounted")
-    if arrival.wait_ms > 0:
-        address, rest = _after(arrival.wait_ms, plan, layout)
-        return _published(wire.held(arrival, address, rest), "waiting", delay_ms=arrival.wait_ms - rest)
     return None
 
 
@@ -126,10 +127,10 @@ def settle(outcome: Outcome, arrival: Arrival, plan: Plan, layout: Layout, momen
         case Retry():
             return _again(outcome, arrival, plan, layout, moment)
         case Reject(reason, why, error):
-            note = _note(moment, why, error, reason)
+            note = _note(moment, _said(why), error, reason)
             return _dead(arrival, layout, note, Classification.PERMANENT)
         case Discard(reason):
-            return Settlement((Ack(),), "discarded", reason=reason)
+            return Settlement((Ack(),), "discarded", reason=_said(reason))
         case Interrupted():
             return HANDED_BACK
 
@@ -145,14 +146,20 @@ def _failed(error: BaseException, arrival: Arrival, plan: Plan, layout: Layout, 
 
 def _again(outcome: Retry, arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement:
     """Give the handler the attempt it asked for, as long as the listener's own policy has one left."""
-    wish = Asked(outcome.reason or "the handler asked for another attempt")
+    wish = Asked(_said(outcome.reason) or "the handler asked for another attempt")
     error = outcome.error or wish
-    decision = plan.retry.decide(arrival.attempt, wish, moment.fraction)
-    if arrival.attempt >= plan.retry.attempts or (outcome.after_ms is None and isinstance(decision, GiveUp)):
-        return _dead(arrival, layout, _note(moment, "exhausted", error, outcome.reason), Classification.TRANSIENT)
-    delay_ms = decision.ms if outcome.after_ms is None and not isinstance(decision, GiveUp) else outcome.after_ms or 0
+    decision: Delay | GiveUp
+    if arrival.attempt >= plan.retry.attempts:
+        decision = GiveUp("exhausted")
+    elif outcome.after_ms is None:
+        decision = plan.retry.decide(arrival.attempt, wish, moment.fraction)
+    else:
+        decision = Delay(min(max(outcome.after_ms, 0), LONGEST_MS))
+    if isinstance(decision, GiveUp):
+        note = _note(moment, "exhausted", error, decision.note or outcome.reason)
+        return _dead(arrival, layout, note, Classification.TRANSIENT)
     note = _note(moment, "", error, outcome.reason)
-    return _retried(delay_ms, arrival, plan, layout, note, Classification.TRANSIENT)
+    return _retried(decision.ms, arrival, plan, layout, note, Classification.TRANSIENT)
 
 
 def _retried(
@@ -198,9 +205,15 @@ def _after(delay_ms: int, plan: Plan, layout: Layout) -> tuple[Address, int]:
     return layout.delay_address(plan.queue, chosen), max(0, delay_ms - chosen)
 
 
-def _note(moment: Moment, reason: str, error: BaseException | None, text: str = "") -> Note:
+def _note(moment: Moment, reason: str, error: BaseException | None, why: object = "") -> Note:
+    text = _said(why)
     if error is None:
         return Note(moment.now_ms, moment.host, reason, error=text)
     told = describe(error)
     shown = f"{text}: {told.text}" if text and text != told.text else told.text
     return Note(moment.now_ms, moment.host, reason, told.type, shown, told.trace)
+
+
+def _said(reason: object) -> str:
+    """Write down the reason a handler gave: it is told to be text, and may be anything."""
+    return describe(Asked(reason)).text

@@ -53,19 +53,27 @@ class Note:
     trace: str = ""
 
 
-def read(message: Message, queue: str, *, redelivered: bool = False) -> Arrival:
-    """Read a delivery. Total: whatever the headers hold, the answer is a sane arrival."""
+def read(message: Message, queue: str, *, redelivered: bool = False, counts: bool = True) -> Arrival:
+    """Read a delivery. Total: whatever the headers hold, the answer is a sane arrival.
+
+    What another queue counted is not believed here, and a dead letter that somebody put back starts anew.
+    ``counts`` says that the queue counts what comes back, as a quorum queue does and a classic one does not.
+    """
     headers = message.headers
     if not headers and not redelivered:
         return Arrival(message, queue, 1, 0, message.exchange, message.routing_key)
-    crashes = wire.crashes(headers, redelivered=redelivered)
-    uncounted = redelivered and not wire.counted_by_broker(headers)
-    if headers.get(wire.QUEUE) != queue:
+    ours = headers.get(wire.QUEUE) == queue
+    anew = not ours or wire.REASON in headers
+    crashes = wire.crashes(headers, redelivered=redelivered, counts=counts)
+    if anew:
+        crashes -= wire.count(headers.get(wire.CRASHES))
+    uncounted = redelivered and not (counts and wire.counted_by_broker(headers))
+    if not ours:
         return Arrival(message, queue, 1, crashes, message.exchange, message.routing_key, uncounted=uncounted)
     return Arrival(
         message,
         queue,
-        attempt=wire.count(headers.get(wire.ATTEMPT), least=1),
+        attempt=1 if anew else wire.count(headers.get(wire.ATTEMPT), least=1),
         crashes=crashes,
         exchange=wire.name(headers.get(wire.EXCHANGE)),
         routing_key=wire.name(headers.get(wire.KEY)),
@@ -105,7 +113,8 @@ def recounted(arrival: Arrival, to: Address) -> Message | None:
 
 def dead(arrival: Arrival, to: Address, note: Note) -> Message | None:
     """Return the dead letter, with its reason, or None when its headers could not travel."""
-    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_failure(arrival, note), wire.REASON: note.reason}
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_failure(arrival, note)}
+    ours[wire.REASON] = wire.clip(note.reason, wire.NAME_LIMIT)
     if arrival.crashes:
         ours[wire.CRASHES] = arrival.crashes
     return _copy(arrival, to, ours)

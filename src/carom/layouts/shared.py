@@ -24,8 +24,9 @@ DELIVERY_LIMIT = 100
 """The broker's own bound on returns. Far above any `crash_limit`, because handing a message back on shutdown
 counts as well up to RabbitMQ 4.2; it only speaks when no consumer of Carom looks at the queue."""
 
-UNLIMITED = -1
-"""Looking at a dead letter must never use it up: the broker would drop it after its default of 20 returns."""
+UNLIMITED = 1_000_000
+"""Looking at a dead letter must never use it up: since 4.0 a broker drops it after 20 returns unless it is told
+otherwise. A number instead of -1, which means something else before 4.0."""
 
 LADDER_MS = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000)
 """The delays that exist for policies whose delays are computed by a function, and so cannot be known."""

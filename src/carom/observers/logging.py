@@ -17,6 +17,8 @@ from carom.ports import ConnectionBlocked, ConnectionDown, ConnectionUnblocked, 
 from carom.runtime import events
 
 LOGGER = "carom"
+LONGEST = 1_000
+"""No sentence and no text in a field is longer, in characters."""
 
 _LEVELS: dict[type, int] = {
     events.Received: logging.DEBUG,
@@ -75,13 +77,24 @@ def facts(event: object) -> dict[str, Any]:
         value = getattr(event, name, None)
         if value not in (None, ""):
             found[name] = value
-    return found
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in found.items()}
+
+
+def one_line(said: str) -> str:
+    """Return text that is one line whatever it was, and not a long one: what does not print is written out."""
+    if len(said) > LONGEST:
+        said = said[:LONGEST] + "…"
+    if said.isprintable():
+        return said
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode() for char in said
+    )
 
 
 def sentence(event: object) -> str:
     """Return an event as one line for people."""
     say = _SENTENCES.get(type(event))
-    return repr(event) if say is None else say(event)
+    return type(event).__name__ if say is None else one_line(say(event))
 
 
 _SENTENCES: dict[type, Callable[[Any], str]] = {

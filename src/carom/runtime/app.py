@@ -6,6 +6,7 @@ Rule: declaring does nothing but check; everything that talks to a broker happen
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import signal
@@ -26,9 +27,10 @@ from carom.layouts import layout
 from carom.ports import Broker, Clock, Mode, Observer
 from carom.runtime import events, settings
 from carom.runtime.clock import RealClock
-from carom.runtime.consumer import Consumer, Middleware, Surroundings
+from carom.runtime.consumer import Consumer, Surroundings
 from carom.runtime.gate import Gate
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
+from carom.runtime.middleware import Middleware
 from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +81,7 @@ class App:
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
         self._address = broker
-        self._layout_name = layout
+        self.layout_name = layout
         self._retry = retry
         self._grace_ms = milliseconds(grace)
         self._mode: Mode = topology
@@ -93,6 +95,7 @@ class App:
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._ending = asyncio.Lock()
         self._layout(())
 
     @classmethod
@@ -119,6 +122,8 @@ class App:
     ) -> Callable[[F], F]:
         """Declare a listener; the function stays callable as it was. Raises ConfigurationError at once."""
         chosen = self._retry if retry is _UNSAID else retry
+        if any(callable(key) for key in binding_keys):
+            raise ConfigurationError('a listener is declared with parentheses: @app.listen("order.created")')
         options = Options(queue, chosen, concurrency, prefetch, timeout, idempotent, batch, crash_limit)
 
         def declare(function: F) -> F:
@@ -142,11 +147,15 @@ class App:
 
         The first declared is outermost. A batch handler's middleware is called with the list of messages.
         """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"{function!r} yields: middleware says 'return await call(message)' instead")
         self._middleware.append(function)
         return function
 
     def outgoing(self, function: O) -> O:
         """See every message before it is published, and return it, changed or not."""
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(f"{function!r} is async, and what sees outgoing messages is a plain function")
         self._outgoing.append(function)
         return function
 
@@ -168,6 +177,25 @@ class App:
     def topology(self) -> Topology:
         """Return everything this app needs to exist on the broker."""
         return self.layout.topology
+
+    @property
+    def address(self) -> str | Broker:
+        """Return the broker it was given: its URL, or the broker itself."""
+        return self._address
+
+    @property
+    def grace_ms(self) -> int:
+        """Return how long running handlers may go on when the app stops."""
+        return self._grace_ms
+
+    def configure(self, *, broker: str | Broker | None = None, grace: Duration | None = None) -> None:
+        """Let whoever runs the app decide otherwise than its program did; before it starts, not later."""
+        if self._broker is not None:
+            raise ConfigurationError(f"the app {self.name!r} runs already: configure it before it starts")
+        if broker is not None:
+            self._address = broker
+        if grace is not None:
+            self._grace_ms = milliseconds(grace)
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -200,6 +228,10 @@ class App:
         await self._publisher.publish(messages)
         return messages
 
+    async def send(self, messages: Iterable[Message]) -> None:
+        """Publish messages made elsewhere, with their own address, id and headers. Raises as `publish_many` does."""
+        await self._publisher.publish([self._publisher.ready(message) for message in messages])
+
     # -- running -------------------------------------------------------------------------------------------
 
     async def run(self, *, consume: bool = True, relay: bool | None = None, collect: bool | None = None) -> None:
@@ -210,9 +242,11 @@ class App:
         """
         if relay or collect:
             raise ConfigurationError("relay and collect need a database, and this app has none")
+        self._check_stopped()
+        self._renew()
         watched = self._watch_signals()
         try:
-            await self.start(consume=consume)
+            await self._begin_unless_asked_to_stop(consume=consume)
             await self._asked_to_stop.wait()
         finally:
             try:
@@ -232,9 +266,11 @@ class App:
 
         A broker and a clock can be given instead of the app's own, for tests.
         """
-        if self._broker is not None:
-            raise ConfigurationError(f"the app {self.name!r} runs already")
-        self._asked_to_stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._check_stopped()
+        self._renew()
+        await self._begin(consume=consume, broker=broker, clock=clock)
+
+    async def _begin(self, *, consume: bool, broker: Broker | None = None, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
         self._publisher = self._make_publisher()
         self._publisher.broker = self._broker = broker or self._connect()
@@ -246,16 +282,20 @@ class App:
         except BaseException:
             await self.stop(grace=0)
             raise
-        self._tell(events.Started(app=self.name, queues=tuple(one.listener.queue for one in self.consumers)))
+        self.tell(events.Started(app=self.name, queues=tuple(one.listener.queue for one in self.consumers)))
 
     async def stop(self, grace: Duration | None = None) -> None:
         """Take no more, finish what runs within the grace, hand back the rest, disconnect."""
-        broker = self._broker
-        if broker is None:
+        if self._broker is None:
             return
         grace_ms = self._grace_ms if grace is None else milliseconds(grace)
+        async with self._ending:  # whoever asks a second time waits for the first
+            if self._broker is not None:
+                await self._end(self._broker, grace_ms)
+
+    async def _end(self, broker: Broker, grace_ms: int) -> None:
         consumers, self.consumers = self.consumers, ()
-        self._tell(events.Stopping(app=self.name, running=sum(one.running for one in consumers)))
+        self.tell(events.Stopping(app=self.name, running=sum(one.running for one in consumers)))
         try:
             if self._gate is not None:
                 self._gate.forget()
@@ -264,7 +304,7 @@ class App:
         finally:
             self._broker = self._publisher.broker = None
             await broker.close()
-        self._tell(events.Stopped(app=self.name, abandoned=abandoned))
+        self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
     async def __aenter__(self) -> Self:
         """Start, for use inside another program."""
@@ -293,15 +333,36 @@ class App:
         return tuple(one.plan for one in self.listeners)
 
     def _layout(self, plans: tuple[Plan, ...]) -> Layout:
-        return layout(self._layout_name, self.namespace, self.exchange, plans)
+        return layout(self.layout_name, self.namespace, self.exchange, plans)
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
-            return adapters.broker(self._address, self._clock, self._tell)
+            return adapters.broker(self._address, self._clock, self.tell)
         return self._address
 
+    def _check_stopped(self) -> None:
+        if self._broker is not None:
+            raise ConfigurationError(f"the app {self.name!r} runs already")
+
+    def _renew(self) -> None:
+        """Make anew what belongs to one event loop and one run."""
+        self._asked_to_stop, self._hurry, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+
+    async def _begin_unless_asked_to_stop(self, *, consume: bool) -> None:
+        """Start; a start that takes long, because the broker does or a handler hangs, can be stopped like a run."""
+        asked = asyncio.ensure_future(self._asked_to_stop.wait())
+        beginning = asyncio.ensure_future(self._begin(consume=consume))
+        try:
+            await asyncio.wait({asked, beginning}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            beginning.cancel()
+        await asyncio.wait({beginning})
+        if not beginning.cancelled():
+            beginning.result()
+
     def _make_publisher(self) -> Publisher:
-        notify = self._tell if self._observers else None
+        notify = self.tell if self._observers else None
         publisher = Publisher(self.exchange, self.name, self._codecs, self._clock, notify)
         publisher.outgoing = self._outgoing
         return publisher
@@ -317,7 +378,7 @@ class App:
             layout=self.layout,
             clock=self._clock,
             gate=gate,
-            notify=self._tell if self._observers else None,
+            notify=self.tell if self._observers else None,
             restore=self._restore,
             middleware=tuple(self._middleware),
             host=socket.gethostname(),
@@ -327,7 +388,8 @@ class App:
         for consumer, first in zip(self.consumers, taken, strict=True):
             await consumer.start(first)
 
-    def _tell(self, event: object) -> None:
+    def tell(self, event: object) -> None:
+        """Call every observer with an event; for brokers that are made outside, to report what happens to them."""
         for observer in self._observers:
             try:
                 observer(event)

@@ -66,10 +66,10 @@ class Attempt:
             await invoke()
         except asyncio.CancelledError as error:
             return self._cancelled(error)
-        except GeneratorExit:  # the loop itself is being closed: there is nobody left to hear an outcome
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return outcome_of(error)
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not self._is_running():
+                raise  # the loop is closed and this coroutine with it: there is nobody left to hear an outcome
+            return self._raised(error)
         else:
             return DONE
         finally:
@@ -84,9 +84,12 @@ class Attempt:
             self.in_thread = False
         if not fine:
             raise value
-        if inspect.isawaitable(value):
-            return await value
-        return value
+        if not inspect.isawaitable(value):
+            return value
+        if self.expired and inspect.iscoroutine(value):  # the thread took all of its time: it is not begun
+            value.close()
+            raise HandlerTimeout("the handler's thread returned a coroutine when its time was over")
+        return await value
 
     def interrupt(self) -> None:
         """Stop the call because the app stops; its outcome will be Interrupted."""
@@ -98,14 +101,26 @@ class Attempt:
         task = self._task
         if task is None or (task.cancelling() and not self.interrupted and not self.expired):
             raise error
-        while task.cancelling():
-            task.uncancel()
+        return self._raised(error)
+
+    def _raised(self, error: BaseException) -> Outcome:
+        """Return the outcome; what a handler makes of its cancellation is that, and no failure of its own."""
+        found = outcome_of(error)
+        if not isinstance(found, outcome.Failed):
+            return found
         if self.interrupted:
             return INTERRUPTED
-        if self.expired:
-            limit = text(self._timeout_ms or 0)
-            return outcome.Failed(HandlerTimeout(f"the handler was stopped after its timeout of {limit}"))
-        return outcome.Failed(error)
+        if self.expired and not self.stuck:
+            late = HandlerTimeout(f"the handler was stopped after its timeout of {text(self._timeout_ms or 0)}")
+            late.__cause__ = None if isinstance(error, asyncio.CancelledError) else error
+            return outcome.Failed(late)
+        return found
+
+    def _is_running(self) -> bool:
+        try:
+            return asyncio.current_task() is self._task
+        except RuntimeError:  # no loop runs here
+            return False
 
     def _expire(self) -> None:
         self.expired = True
@@ -122,7 +137,9 @@ class Attempt:
     def _end(self) -> None:
         if self._timer is not None:
             self._timer()
-        self._task = None
+        task, self._task = self._task, None
+        while task is not None and (self.interrupted or self.expired) and task.cancelling():
+            task.uncancel()
         if self.stuck:
             self.stuck = False
             self._on_stuck(False)

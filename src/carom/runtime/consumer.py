@@ -8,6 +8,7 @@ Rule: a delivery is settled once, by whoever took it; a delivery whose connectio
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import random
 import time
@@ -18,24 +19,24 @@ from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
 from carom.core import wire
-from carom.core.effects import Ack, Confirmed, HandBack, Publish
+from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Unknown
 from carom.core.message import Message
 from carom.core.outcome import Outcome
-from carom.core.settlement import Layout, Moment, Settlement, admit, is_suspect, settle
+from carom.core.settlement import DONE, Layout, Moment, Settlement, admit, is_suspect, settle
 from carom.core.wire import Arrival
-from carom.errors import DecodeError
+from carom.errors import BrokerError
 from carom.ports import Broker, Clock, ConsumerEnded, Delivery, Subscription
 from carom.runtime import events
 from carom.runtime.attempt import INTERRUPTED, Attempt
 from carom.runtime.batches import handle_batch
-from carom.runtime.gate import Gate
+from carom.runtime.gate import ALONE_MS, Gate
 from carom.runtime.inherited import HANDLING
 from carom.runtime.listener import LINGER_MS, Listener
+from carom.runtime.middleware import Middleware, chain
 from carom.runtime.service import Backoff, Service
 from carom.runtime.threads import Threads
 
 Notify: TypeAlias = Callable[[object], None]
-Middleware: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
 Taken: TypeAlias = tuple[Delivery, Arrival]
 
 CANCEL_MS = 1_000
@@ -69,6 +70,9 @@ class Consumer:
         self._shared = shared
         self._plan = listener.plan
         self._backlog: deque[Taken] = deque()
+        self._suspects: deque[Taken] = deque()  # they wait to be alone
+        self._late: deque[Taken] = deque()  # suspects that waited in vain, and for a place now
+        self._context = contextvars.copy_context()
         self._running = 0
         self._paused = 0
         self._attempts: set[Attempt] = set()
@@ -80,7 +84,7 @@ class Consumer:
         self._stop = asyncio.Event()
         self._subscription: Subscription | None = None
         self._threads = None if listener.handler.is_async else Threads(listener.concurrency, listener.queue)
-        self._call = _chain(self._innermost, shared.middleware)
+        self._call = chain(self._innermost, shared.middleware)
         self._service = Service(
             f"carom:{listener.queue}", self._subscribe_again, shared.clock, failed=self._not_subscribed
         )
@@ -89,7 +93,7 @@ class Consumer:
     @property
     def busy(self) -> int:
         """Return how many messages are in our hands, running or waiting to run."""
-        return len(self._tasks) + len(self._backlog)
+        return len(self._tasks) + len(self._backlog) + len(self._suspects) + len(self._late)
 
     @property
     def running(self) -> int:
@@ -99,16 +103,22 @@ class Consumer:
     async def probe(self) -> Delivery | None:
         """Handle suspects at the head of the queue, one by one, before anything else is in this process's hands.
 
-        Returns the first message that is none, already in our hands, for `start`.
+        Returns the first message that is none, already in our hands, for `start`. A suspect that runs for long
+        ends the probe: it is no crash on arrival, and the others wait for us.
         """
-        while not self._stopping:
+        while True:
             delivery = await self._shared.broker.get(self.listener.queue)
             if delivery is None or not is_suspect(self._read(delivery)):
                 return delivery
             self.receive(delivery)
-            while self._tasks:
-                await asyncio.wait(self._tasks)
-        return None
+            patience = asyncio.ensure_future(self._shared.clock.sleep(ALONE_MS))
+            try:
+                while self._tasks and not patience.done():
+                    await asyncio.wait({*self._tasks, patience}, return_when=asyncio.FIRST_COMPLETED)
+                if self._tasks:
+                    return None
+            finally:
+                patience.cancel()
 
     async def start(self, first: Delivery | None = None) -> None:
         """Subscribe, and handle the message that the probe took."""
@@ -124,8 +134,10 @@ class Consumer:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.cancel()
-        while self._backlog:
-            self._hand_back(*self._backlog.popleft())
+        self._stop_lingering()
+        for waiting in (self._backlog, self._suspects, self._late):
+            while waiting:
+                self._hand_back(*waiting.popleft())
 
     async def finish(self, grace_ms: int, hurry: asyncio.Event) -> int:
         """Wait for what runs, then interrupt it. Returns how many handlers could not be stopped."""
@@ -134,9 +146,11 @@ class Consumer:
         for attempt in tuple(self._attempts):
             attempt.interrupt()
         await self._wait(CANCEL_MS, asyncio.Event())
+        in_threads = 0
         if self._threads is not None:
+            in_threads = max(0, self._threads.busy - len(self._tasks))
             self._threads.close()
-        return len(self._tasks)
+        return len(self._tasks) + in_threads
 
     def receive(self, delivery: Delivery) -> None:
         """Take a delivery from the broker. Never raises: what cannot even be read becomes a dead letter."""
@@ -154,13 +168,18 @@ class Consumer:
         return wire.read(delivery.message, self.listener.queue, redelivered=delivery.redelivered)
 
     def _pump(self) -> None:
+        if self._stopping:
+            return
         backlog, gate = self._backlog, self._shared.gate
+        while self._late and gate.is_open and self._running < self.listener.concurrency:
+            gate.enter()
+            self._start([self._late.popleft()])
         while backlog and self._running < self.listener.concurrency:
             if backlog[0][0].stale:
                 self._drop(backlog.popleft()[1])
             elif self._is_alone(backlog[0][1]):
-                taken = backlog.popleft()
-                gate.ask(lambda taken=taken: self._start([taken]))  # type: ignore[misc]  # a default binds the loop's value
+                self._suspects.append(backlog.popleft())
+                gate.ask(self._start_suspect)
             elif not gate.is_open:
                 return
             elif self.listener.batch is None:
@@ -174,10 +193,24 @@ class Consumer:
             return False
         return is_suspect(arrival) and not arrival.uncounted and arrival.crashes < self._plan.crash_limit
 
+    def _start_suspect(self) -> bool:
+        """Start the suspect that waited longest, if it still waits and has a place; tell whether one was started."""
+        if not self._suspects:
+            return False
+        taken = self._suspects.popleft()
+        if taken[0].stale:
+            self._drop(taken[1])
+        elif self._running < self.listener.concurrency:
+            self._start([taken])
+            return True
+        else:
+            self._late.append(taken)
+        return False
+
     def _pump_batch(self, size: int) -> bool:
         """Start a batch when it is complete or has waited; tell whether one was started."""
         ready = list(takewhile(lambda taken: not self._is_alone(taken[1]), islice(self._backlog, size)))
-        if len(ready) < size and not self._lingered and not self._stopping:
+        if len(ready) < size and not self._lingered:
             if self._unlinger is None:
                 self._unlinger = self._shared.clock.call_later(LINGER_MS, self._linger)
             return False
@@ -202,9 +235,11 @@ class Consumer:
     def _start(self, taken: list[Taken]) -> None:
         self._running += 1
         work = self._handle(*taken[0]) if self.listener.batch is None else self._handle_batch(taken)
-        task = asyncio.get_running_loop().create_task(work)
+        # A context of its own: this may be called from within a handler that published, whose variables are its own.
+        context = self._context.copy()
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended, context=self._context)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -225,25 +260,46 @@ class Consumer:
                 outcome = await self._attempt(arrival, message)
                 settlement = self._settle(outcome, arrival)
             await self._perform(delivery, arrival, message, settlement, started)
+        except asyncio.CancelledError:  # by the handler itself, or because the loop ends
+            self._hand_back(delivery, arrival)
+            raise
         except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
-            _log.exception("message %s of %s could not be settled and is refused", delivery.message.id, delivery.queue)
-            delivery.refuse()
+            self._refuse(delivery, arrival)
 
     async def _handle_batch(self, batch: list[Taken]) -> None:
         started = time.perf_counter()
-        todo: list[tuple[Delivery, Arrival, Message]] = []
-        for delivery, arrival in batch:
-            message = wire.seen(arrival)
-            settlement = self._admit(arrival)
-            if settlement is None:
-                todo.append((delivery, arrival, message))
-            else:
-                await self._perform(delivery, arrival, message, settlement, started)
-        for _, arrival, message in todo:
-            self._tell(events.Received, arrival, message)
-        outcomes = await handle_batch([message for _, _, message in todo], self._attempt_batch, self._is_readable)
-        for (delivery, arrival, message), outcome in zip(todo, outcomes, strict=True):
-            await self._perform(delivery, arrival, message, self._settle(outcome, arrival), started)
+        decided = [self._admit(arrival) for _, arrival in batch]
+        messages = [wire.seen(arrival) for _, arrival in batch]
+        todo = [index for index, settlement in enumerate(decided) if settlement is None]
+        for index in todo:
+            self._tell(events.Received, batch[index][1], messages[index])
+        try:
+            outcomes = await handle_batch([messages[index] for index in todo], self._attempt_batch, self._is_readable)
+        except asyncio.CancelledError:
+            for taken in batch:
+                self._hand_back(*taken)
+            raise
+        for index, outcome in zip(todo, outcomes, strict=True):
+            decided[index] = self._settle(outcome, batch[index][1])
+        waiting = []
+        for taken, message, settlement in zip(batch, messages, decided, strict=True):
+            if settlement is DONE:
+                await self._perform(*taken, message, settlement, started)
+            elif settlement is not None:
+                waiting.append(self._conclude(*taken, message, settlement, started))
+        # Side by side: a copy that the broker does not take keeps its own original waiting, and no other.
+        await asyncio.gather(*waiting)
+
+    async def _conclude(
+        self, delivery: Delivery, arrival: Arrival, message: Message, settlement: Settlement, started: float
+    ) -> None:
+        try:
+            await self._perform(delivery, arrival, message, settlement, started)
+        except asyncio.CancelledError:
+            self._hand_back(delivery, arrival)
+            raise
+        except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
+            self._refuse(delivery, arrival)
 
     async def _attempt(self, arrival: Arrival, message: Message) -> Outcome:
         self._tell(events.Received, arrival, message)
@@ -267,7 +323,7 @@ class Consumer:
     def _is_readable(self, message: Message) -> bool:
         try:
             self.listener.handler.prepare(message)
-        except DecodeError:
+        except Exception:  # noqa: BLE001 - it is raised again when the message is handled alone, and settled there
             return False
         return True
 
@@ -309,6 +365,9 @@ class Consumer:
             if isinstance(effect, Publish):
                 if not await self._publish(effect.message, delivery, arrival, message):
                     return
+            elif delivery.stale:
+                self._drop(arrival)
+                return
             elif isinstance(effect, Ack):
                 delivery.ack()
             elif isinstance(effect, HandBack):
@@ -322,7 +381,7 @@ class Consumer:
         """Publish until it is confirmed. False when the delivery was given up instead, and settled if it could be."""
         failures = 0
         while not delivery.stale:
-            (result,) = await self._shared.broker.publish((copy,))
+            result = await self._publish_once(copy)
             if isinstance(result, Confirmed):
                 return True
             if self._stopping:
@@ -335,7 +394,23 @@ class Consumer:
         self._drop(arrival)
         return False
 
+    async def _publish_once(self, copy: Message) -> PublishResult:
+        try:
+            (result,) = await self._shared.broker.publish((copy,))
+        except BrokerError as error:
+            return Unknown(str(error))
+        return result
+
+    def _refuse(self, delivery: Delivery, arrival: Arrival) -> None:
+        """Let the broker make a dead letter of it, from within the handling of an error that is our own."""
+        _log.exception("message %r of %s could not be settled and is refused", delivery.message.id, delivery.queue)
+        delivery.refuse()
+        self._tell(events.DeadLettered, arrival, wire.seen(arrival), reason="unsettled")
+
     def _hand_back(self, delivery: Delivery, arrival: Arrival) -> None:
+        if delivery.stale:
+            self._drop(arrival)
+            return
         delivery.hand_back()
         self._tell(events.HandedBack, arrival, wire.seen(arrival))
 
@@ -375,13 +450,10 @@ class Consumer:
             self.listener.queue, self.receive, prefetch=self.listener.prefetch, ended=self._broker_ended
         )
 
-    def _broker_ended(self, reason: str) -> None:
+    def _broker_ended(self, _reason: str) -> None:
         self._subscription = None
-        if self._stopping:
-            return
-        if self._shared.notify is not None:
-            self._shared.notify(ConsumerEnded(self.listener.queue, reason))
-        self._service.start()
+        if not self._stopping:
+            self._service.start()
 
     async def _subscribe_again(self) -> None:
         await self._shared.restore()
@@ -412,22 +484,3 @@ class Consumer:
                 await asyncio.wait({*self._tasks, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             hurried.cancel()
-
-
-def _chain(
-    innermost: Callable[[Any, Attempt], Awaitable[Any]], middleware: Sequence[Middleware]
-) -> Callable[[Any, Attempt], Awaitable[Any]]:
-    """Wrap a handler in its middleware, the first declared outermost."""
-    call = innermost
-    for wrap in reversed(middleware):
-        call = _wrapped(wrap, call)
-    return call
-
-
-def _wrapped(
-    wrap: Middleware, inner: Callable[[Any, Attempt], Awaitable[Any]]
-) -> Callable[[Any, Attempt], Awaitable[Any]]:
-    def call(subject: Any, attempt: Attempt) -> Awaitable[Any]:
-        return wrap(subject, lambda passed: inner(passed, attempt))
-
-    return call

@@ -5,7 +5,9 @@ Rule: a signature that cannot be filled fails when it is declared, with a senten
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 import typing
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -78,6 +80,11 @@ def read_handler(function: Callable[..., Any], codecs: Registry, *, batch: bool 
         else:
             continue
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY or len(positional) != parameters.index(parameter):
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise SignatureError(
+                    f"{parameter.name!r} of {name} can only be given by its place, behind a parameter that keeps its "
+                    "default: put it first, or take the '/' away"
+                )
             keyword.append((parameter.name, fill))
         else:
             positional.append(fill)
@@ -85,6 +92,10 @@ def read_handler(function: Callable[..., Any], codecs: Registry, *, batch: bool 
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    if inspect.isclass(function):
+        raise SignatureError(f"{name} is a class; a handler is a function, a method or an object that can be called")
+    if any(is_generator(_bare(function)) for is_generator in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
+        raise SignatureError(f"{name} yields, so calling it would handle nothing: let it return instead")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -97,12 +108,9 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def _annotations(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    target = inspect.unwrap(function)
-    target = getattr(target, "func", target)
-    if not inspect.isroutine(target):
-        target = type(target).__call__
+    target = _bare(inspect.unwrap(_bare(function)))
     try:
-        return typing.get_type_hints(target)
+        return typing.get_type_hints(target, include_extras=True)
     except NameError as error:
         raise SignatureError(
             f"an annotation of {name} cannot be resolved: {error}. Handlers are called by their annotations, so the "
@@ -117,7 +125,7 @@ def _payload(parameters: list[inspect.Parameter], annotations: dict[str, Any], n
     free = []
     for parameter in parameters:
         annotation = annotations.get(parameter.name, Any)
-        if (getattr(annotation, "__module__", ""), getattr(annotation, "__qualname__", "")) in _SESSIONS:
+        if _is_session(annotation):
             raise SignatureError(
                 f"{name} asks for a database session in {parameter.name!r}, and this app has no database to open one on"
             )
@@ -156,9 +164,27 @@ def _item(annotation: Any, name: str) -> Any:
 
 
 def _is_message(annotation: Any, *, batch: bool) -> bool:
-    return annotation is Message or (
-        batch and typing.get_origin(annotation) is list and Message in typing.get_args(annotation)
-    )
+    """Tell whether this asks for the message, also as ``Message | None``; in a batch it is a list of them."""
+    plain = _plain(annotation)
+    if batch and typing.get_origin(plain) in {list, Sequence}:
+        plain = typing.get_args(plain)[0]
+    return plain is Message
+
+
+def _is_session(annotation: Any) -> bool:
+    plain = _plain(annotation)
+    return (getattr(plain, "__module__", ""), getattr(plain, "__qualname__", "")) in _SESSIONS
+
+
+def _plain(annotation: Any) -> Any:
+    """Return a type without ``Annotated`` around it and without ``None`` beside it."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        others = [one for one in typing.get_args(annotation) if one is not types.NoneType]
+        if len(others) == 1:
+            return _plain(others[0])
+    return annotation
 
 
 def _itself(message: Message) -> Message:
@@ -166,11 +192,20 @@ def _itself(message: Message) -> Message:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    target = inspect.unwrap(function)
-    while hasattr(target, "func"):
-        target = target.func
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004 - the method itself is looked at, not whether it is callable
+    """Tell whether calling it makes a coroutine. What it wraps is not asked: a wrapper may run that to its end."""
+    return inspect.iscoroutinefunction(_bare(function))
+
+
+def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that is run in the end: of a partial the one inside, of an object its method."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return type(function).__call__
 
 
 def _name(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
     return str(getattr(function, "__name__", "") or type(function).__name__)

@@ -63,19 +63,28 @@ class Publisher:
             headers = inherit(handling, headers)
             correlation_id = correlation_id or handling.correlation_id or handling.id
         identity = new_id(now_ms)
-        message = Message(
-            body=body,
-            exchange=self._exchange,
-            routing_key=routing_key,
-            id=identity,
-            correlation_id=correlation_id or identity,
-            content_type=content_type,
-            app_id=self._app_name,
-            timestamp=now_ms // 1000,
-            headers=headers or {},
+        return self.ready(
+            Message(
+                body=body,
+                exchange=self._exchange,
+                routing_key=routing_key,
+                id=identity,
+                correlation_id=correlation_id or identity,
+                content_type=content_type,
+                app_id=self._app_name,
+                timestamp=now_ms // 1000,
+                headers=headers or {},
+            )
         )
+
+    def ready(self, message: Message) -> Message:
+        """Return a message as it goes out: seen by everybody who wants to see it, and checked."""
         for change in self.outgoing:
             message = change(message)
+            if not isinstance(message, Message):
+                raise ConfigurationError(
+                    f"{change!r} sees outgoing messages and returned {type(message).__name__}: return the message"
+                )
         return checked(message)
 
     async def publish(self, messages: Sequence[Message]) -> None:
@@ -117,8 +126,9 @@ def publish_error(message: Message, result: PublishResult) -> PublishError:
                 "or declare the topology with 'carom topology apply'",
                 message.id,
             )
-        case Nacked():
-            return NotConfirmed(f"{what} was refused by the broker: a queue it goes to is full or broken", message.id)
+        case Nacked(why):
+            reason = why or "a queue it goes to is full or broken"
+            return NotConfirmed(f"{what} was refused by the broker: {reason}", message.id)
         case Unknown(why):
             return NotConfirmed(f"nobody knows whether the broker has {what}: {why}. Publish it again", message.id)
         case Confirmed():
@@ -129,14 +139,34 @@ def checked(message: Message) -> Message:
     """Return a message that every broker can carry; raises ConfigurationError with what is too long."""
     for name in ("routing_key", "exchange", "id", "correlation_id", "content_type", "type", "app_id", "reply_to"):
         value = getattr(message, name)
-        if len(value) * 4 > NAME_LIMIT and len(value.encode()) > NAME_LIMIT:
-            raise ConfigurationError(f"the {name} of a message has more than {NAME_LIMIT} bytes: {value[:40]!r}…")
+        if not _is_short(value):
+            raise ConfigurationError(
+                f"the {name} of a message is to be text of at most {NAME_LIMIT} bytes in UTF-8, "
+                f"and this is not: {_cut(value)}"
+            )
+    for header in message.headers:
+        if not header or not _is_short(header):
+            raise ConfigurationError(
+                f"the name of a header is text of 1 to {NAME_LIMIT} bytes in UTF-8, and this is not: {_cut(header)}"
+            )
     if message.headers and weight(message.headers) > HEADERS_LIMIT:
         raise ConfigurationError(
             f"the headers of message {message.id} weigh more than {HEADERS_LIMIT} bytes and would not fit a frame: "
             "put large things into the payload"
         )
     return message
+
+
+def _is_short(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return len(value) <= NAME_LIMIT
+    return len(value.encode(errors="replace")) <= NAME_LIMIT and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def _cut(value: object) -> str:
+    return repr(value[:40] if isinstance(value, str) else value)
 
 
 def emits(items: Iterable[Emit | tuple[Any, ...]]) -> list[Emit]:
@@ -147,7 +177,7 @@ def emits(items: Iterable[Emit | tuple[Any, ...]]) -> list[Emit]:
 def without_ours(headers: Headers | None) -> Headers | None:
     """Refuse headers in Carom's own name: they mean something, and a user who sets them would be surprised."""
     for name in headers or ():
-        if name.startswith(OURS):
+        if isinstance(name, str) and name.startswith(OURS):
             raise ConfigurationError(f"the header {name!r} is Carom's own; choose another name")
     return headers
 

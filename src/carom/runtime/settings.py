@@ -14,7 +14,7 @@ from carom.errors import ConfigurationError
 NAMES = ("broker", "database", "exchange", "namespace", "layout", "name", "retry", "grace", "topology")
 """What `App` takes as text; each is CAROM_<NAME> in the environment."""
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:

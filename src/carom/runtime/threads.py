@@ -28,12 +28,16 @@ class Threads:
         self._started = 0
         self._busy = 0
 
+    @property
+    def busy(self) -> int:
+        """Return how many calls have not come to an end, whether or not anybody still waits for them."""
+        return self._busy
+
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Result]:
         """Run a call in a thread, in a copy of this context. The future holds (True, value) or (False, error)."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Result] = loop.create_future()
         self._busy += 1
-        answer.add_done_callback(self._free)
         if self._started < min(self._busy, self._most):
             self._started += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
@@ -46,17 +50,20 @@ class Threads:
             self._jobs.put(None)
         self._started = 0
 
-    def _free(self, _answer: asyncio.Future[Result]) -> None:
-        self._busy -= 1
-
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             loop, answer, context, call = job
             result = _attempt(context, call)
             try:
-                loop.call_soon_threadsafe(_deliver, answer, result)
+                loop.call_soon_threadsafe(self._deliver, answer, result)
             except RuntimeError:  # the loop was closed while we worked: nobody waits for this any more
                 return
+
+    def _deliver(self, answer: asyncio.Future[Result], result: Result) -> None:
+        # Counted here and not when the future is done: that may be cancelled while its thread is still occupied.
+        self._busy -= 1
+        if not answer.done():
+            answer.set_result(result)
 
 
 def _attempt(context: contextvars.Context, call: Callable[[], Any]) -> Result:
@@ -64,8 +71,3 @@ def _attempt(context: contextvars.Context, call: Callable[[], Any]) -> Result:
         return True, context.run(call)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its answer
         return False, error
-
-
-def _deliver(answer: asyncio.Future[Result], result: Result) -> None:
-    if not answer.done():
-        answer.set_result(result)

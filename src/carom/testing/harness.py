@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from carom.brokers.embedded.broker import MemoryBroker
 from carom.core.durations import Duration, milliseconds
+from carom.core.effects import PublishResult
 from carom.core.message import Headers, Message
 from carom.core.routing import matches
 from carom.core.topology import DEFAULT_EXCHANGE
@@ -45,7 +46,7 @@ class Harness:
         """
         self.app = app
         self.clock = VirtualClock()
-        self.broker = MemoryBroker(self.clock, self._note)
+        self.broker = MemoryBroker(self.clock, app.tell)
         self.events: list[object] = []
         self._patience = milliseconds(patience) / 1000
         self._hanging = 0
@@ -91,10 +92,11 @@ class Harness:
         await self.settle()
         return messages
 
-    async def put(self, message: Message) -> None:
-        """Publish a message exactly as it is given, as somebody else on the broker would."""
-        await self.broker.publish((message,))
+    async def put(self, message: Message) -> PublishResult:
+        """Publish a message exactly as it is given, as somebody else on the broker would; return what came of it."""
+        (result,) = await self.broker.publish((message,))
         await self.settle()
+        return result
 
     async def advance(self, duration: Duration) -> None:
         """Let virtual time pass. Whatever is due on the way happens in its order, at its time."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
-from carom.brokers.embedded.engine import Engine, Handed, Verb
+from carom.brokers.embedded.deliveries import EmbeddedDelivery, guarded
+from carom.brokers.embedded.engine import Engine, Verb
 from carom.core.effects import PublishResult
 from carom.core.message import Message
 from carom.core.topology import Topology
@@ -22,45 +22,6 @@ from carom.errors import BrokerError, BrokerUnavailable, TopologyMismatch
 from carom.ports import BrokerEvent, Clock, ConnectionDown, ConnectionUp, ConsumerEnded, Delivery, Depth, Mode, Report
 
 NAME = "embedded://"
-_T = TypeVar("_T")
-
-
-class MemoryDelivery:
-    """A message in our hands; see `carom.ports.Delivery`."""
-
-    __slots__ = ("_connection", "_settled", "_tag", "message", "queue", "redelivered")
-
-    def __init__(self, connection: _Connection, handed: Handed) -> None:
-        """Keep what was handed over, and the connection it belongs to."""
-        self._connection = connection
-        self._settled = False
-        self._tag = handed.tag
-        self.message = handed.message
-        self.queue = handed.queue
-        self.redelivered = handed.redelivered
-
-    @property
-    def stale(self) -> bool:
-        """Tell whether the connection that brought it is gone."""
-        return not self._connection.open
-
-    def ack(self) -> None:
-        """Settle it: the broker may forget the message."""
-        if not self._settled:
-            self._settled = True
-            self._connection.settle(self._tag, "ack")
-
-    def hand_back(self) -> None:
-        """Put it back into its queue."""
-        if not self._settled:
-            self._settled = True
-            self._connection.settle(self._tag, "hand_back")
-
-    def refuse(self) -> None:
-        """Let the broker make it a dead letter."""
-        if not self._settled:
-            self._settled = True
-            self._connection.settle(self._tag, "refuse")
 
 
 class MemorySubscription:
@@ -174,14 +135,14 @@ class _Server:
             found = connections.get(one.session)
             subscription = None if found is None else found[0].subscriptions.get(one.consumer)
             if found is not None and subscription is not None:
-                _guarded(subscription.receive, MemoryDelivery(found[0], one))
+                guarded(subscription.receive, EmbeddedDelivery(found[0], one))
         ended, engine.ended = engine.ended, []
         for gone in ended:
             found = connections.get(gone.session)
             subscription = None if found is None else found[0].subscriptions.pop(gone.consumer, None)
             if found is not None and subscription is not None:
                 found[1].tell(ConsumerEnded(gone.queue, gone.reason))
-                _guarded(subscription.ended, gone.reason)
+                guarded(subscription.ended, gone.reason)
 
     def _turn(self) -> None:
         self._loop = None
@@ -265,12 +226,12 @@ class MemoryBroker:
         self._changed()
         return subscription
 
-    async def get(self, queue: str) -> MemoryDelivery | None:
+    async def get(self, queue: str) -> EmbeddedDelivery | None:
         """Take one message if there is one ready. Raises BrokerError for a queue that does not exist."""
         connection = self._connected()
         handed = self.engine.get(connection.session, queue, self._clock.now_ms())
         self._changed()
-        return None if handed is None else MemoryDelivery(connection, handed)
+        return None if handed is None else EmbeddedDelivery(connection, handed)
 
     async def depths(self, queues: Iterable[str]) -> dict[str, Depth | None]:
         """Return how deep the queues are; None for one that does not exist."""
@@ -303,7 +264,7 @@ class MemoryBroker:
                 self._start(connection, subscription)
             except BrokerError as gone:  # its queue was deleted and nobody had told it yet
                 self.tell(ConsumerEnded(subscription.queue, str(gone)))
-                _guarded(subscription.ended, str(gone))
+                guarded(subscription.ended, str(gone))
         self._changed()
 
     def stop(self, subscription: MemorySubscription) -> None:
@@ -337,12 +298,3 @@ class MemoryBroker:
         self._server.arm()
         if self.engine.handed or self.engine.ended:
             self._server.wake()
-
-
-def _guarded(receive: Callable[[_T], None], value: _T) -> None:
-    """Call back; an exception goes to the event loop's handler and the others are called all the same."""
-    try:
-        receive(value)
-    except Exception as error:  # noqa: BLE001 - a callback's fault must not keep messages from the others
-        loop = asyncio.get_running_loop()
-        loop.call_exception_handler({"message": "a callback of the embedded broker failed", "exception": error})

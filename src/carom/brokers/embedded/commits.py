@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from carom.brokers.embedded import sessions
-from carom.brokers.embedded.commands import Command, End, Get, Settle, Verb
-from carom.brokers.embedded.engine import Engine, Handed
+from carom.brokers.embedded.commands import Command, End, Get, Settle
+from carom.brokers.embedded.engine import Engine, Handed, Verb
 from carom.brokers.embedded.journal import Change, Journal, Look, Request
 from carom.errors import BrokerError, BrokerUnavailable, CaromError
 from carom.ports import Clock

@@ -5,9 +5,13 @@ Rule: a delivery knows nothing but its way back: a link, which is open as long a
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from carom.brokers.embedded.engine import Handed, Verb
+
+T = TypeVar("T")
 
 
 class Link(Protocol):
@@ -55,3 +59,12 @@ class EmbeddedDelivery:
         if not self._settled:
             self._settled = True
             self._link.settle(self._tag, "refuse")
+
+
+def guarded(receive: Callable[[T], None], value: T) -> None:
+    """Call back; an exception goes to the event loop's handler and the others are called all the same."""
+    try:
+        receive(value)
+    except Exception as error:  # noqa: BLE001 - a callback's fault must not keep messages from the others
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": "a callback of the embedded broker failed", "exception": error})

@@ -293,11 +293,13 @@ class Engine:
             consumer = state.turn[0]
             self._hand(state, consumer, entry, consumer.session)
             return True
+        if state.limited and state.name in self.timed:
+            self._expire(state, now_ms)  # what is overdue makes room first
         state.append(entry)
-        if life is not None:
-            self._expire(state, now_ms)
         if state.limited:
             self._trim(state)
+        if life is not None:
+            self._expire(state, now_ms)
         return True
 
     def _serve(self, state: QueueState, now_ms: int) -> None:

@@ -15,35 +15,24 @@ Rule: never open the broker file other than through SQLite: closing any descript
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from carom.brokers.embedded import commands as wire
 from carom.brokers.embedded.commands import Cancel, Command, Consume, End, Settle, Tick
 from carom.brokers.embedded.engine import Ended, Engine, Handed
-from carom.brokers.embedded.sessions import Turn, folder_of, wake
-from carom.errors import BrokerError, BrokerUnavailable, CaromError, ConfigurationError, NotPermitted
+from carom.brokers.embedded.sessions import Session, Turn, folder_of, wake
+from carom.brokers.embedded.storage import BUSY_S, check_place, is_ours, prepare, transaction, translated
+from carom.errors import BrokerError, BrokerUnavailable, CaromError, ConfigurationError
 
-FORMAT = 1
-"""The version of the tables, of the commands and of what the engine makes of them."""
 SNAPSHOT_AFTER = 4 * 1024 * 1024
-"""How long the log may grow, in bytes, before a snapshot replaces it; or to twice the last snapshot, if that is more."""
-_APPLICATION = 0x4361726F
+"""How long the log may grow, in bytes, before a snapshot replaces it; or to twice the last one, if that is more."""
 _PART = 64 * 1024 * 1024
-_BUSY_S = 5.0
-_SCHEMA = (
-    "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    "CREATE TABLE log (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, commands BLOB NOT NULL)",
-    "CREATE TABLE snapshot (part INTEGER PRIMARY KEY, seq INTEGER NOT NULL, now_ms INTEGER NOT NULL, state BLOB NOT NULL)",
-    "CREATE TABLE session (id TEXT PRIMARY KEY)",
-    f"INSERT INTO meta VALUES ('format', {FORMAT})",
-    f"PRAGMA application_id = {_APPLICATION}",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +62,15 @@ class Change:
     that somebody ended this session: everything it held has gone back.
     """
 
+    session: str = ""
     answers: list[object] = field(default_factory=list)
     handed: list[Handed] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     due_ms: int | None = None
     lost: bool = False
-    reloaded: bool = False
+
+
+_Ready: TypeAlias = list[tuple[Command | Look, msgspec.Raw | None]]
 
 
 class Journal:
@@ -88,7 +80,10 @@ class Journal:
         """Prepare; nothing is opened. An observer writes nothing and has no session."""
         self.path = path
         self.folder = folder_of(path)
-        self.session = ""
+        self._presence: Session | None = None
+        self._ended = False
+        self._lost = False
+        self._untold = False
         self._observe = observe
         self._db: sqlite3.Connection | None = None
         self._turn: Turn | None = None
@@ -106,20 +101,30 @@ class Journal:
 
     def open(self) -> None:
         """Open the file, create it if it is not there, and read it."""
-        with self._translated():
-            _check_place(self.path, must_exist=self._observe)
+        with translated(self.path):
+            check_place(self.path, must_exist=self._observe)
             self._connect()
 
-    def enter(self, session: str) -> None:
-        """Register this session, so that others can end it when its process has died."""
-        self.session, self._held, self._consumers = session, set(), {}
-        with self._translated():
-            self._mend(Change())
+    def enter(self) -> Session:
+        """Enter with a new session and register it, so that others can end it when this process has died."""
+        with translated(self.path):
+            self._mend()
+            self._leave()
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self._presence = Session(self.folder)
+            self._ended, self._lost, self._untold, self._held, self._consumers = False, False, False, set(), {}
             with self._writing() as db:
-                db.execute("INSERT INTO session VALUES (?)", (session,))
+                db.execute("INSERT INTO session VALUES (?)", (self.session,))
+            return self._presence
+
+    @property
+    def session(self) -> str:
+        """Return the id of this session; empty before it has entered."""
+        return "" if self._presence is None else self._presence.id
 
     def close(self) -> None:
-        """Close the file. The session's end is a command of its own."""
+        """Close the file and leave. Whether the session was ended is said by the commands before."""
+        self._leave()
         if self._turn is not None:
             self._turn.shut()
             self._turn = None
@@ -127,6 +132,11 @@ class Journal:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
             self._db = None
+
+    def _leave(self) -> None:
+        if self._presence is not None:
+            self._presence.leave(settled=self._ended)
+            self._presence = None
 
     # -- turns
 
@@ -136,28 +146,25 @@ class Journal:
         Returns when everything is on disk. Raises BrokerUnavailable, and then nothing of it happened; or, when the
         failure came in the COMMIT itself, the next turn finds out whether it did.
         """
-        with self._translated():
+        with translated(self.path):
             change = Change()
-            self._mend(change)
-            if all(isinstance(request.command, Look) for request in requests):
-                self._read(change)
-                if self._observe or not self._is_due(now_ms):
-                    change.answers = [self._answer(request.command) for request in requests]
-                    return self._told(change, woken=())
-            ready = [(one.command, one.encoded or _encoded(one.command)) for one in requests]
-            with self._writing() as db:
-                self._catch_up(db, change)
-                self._collect(change)
-                self._write(db, ready, now_ms, change)
-            woken = self._collect(change)
-            for (command, _), answer in zip(ready, change.answers, strict=True):
-                self._note(command, answer)
-            return self._told(change, woken=woken)
+            try:
+                self._mend()
+                if all(isinstance(request.command, Look) for request in requests):
+                    self._read(change)
+                    if self._observe or not self._is_due(now_ms):
+                        change.answers = [self._answer(request.command) for request in requests]
+                        return self._told(change, woken=())
+                return self._commit(requests, now_ms, change)
+            except BaseException:
+                self._untold = True
+                raise
 
     def registered(self) -> list[str]:
-        """Return the sessions that are registered as alive."""
-        with self._translated():
-            return [row[0] for row in self._open_db().execute("SELECT id FROM session")]
+        """Return the sessions that are registered as alive, and those that have something in the engine."""
+        with translated(self.path):
+            registered = {row[0] for row in self._open_db().execute("SELECT id FROM session")}
+            return sorted(registered | set(self._engine.held) | {session for session, _ in self._engine.consumers})
 
     @property
     def snapshot_is_due(self) -> bool:
@@ -166,35 +173,37 @@ class Journal:
 
     def snapshot(self) -> Change:
         """Replace the log by a snapshot, if nobody else did meanwhile."""
-        with self._translated():
+        with translated(self.path):
             change = Change()
-            self._mend(change)
-            self._snapshot_due *= 2  # try later should this fail; the measuring below corrects it
-            with self._writing() as db:
-                self._catch_up(db, change)
-                self._measure(db)
-                if self.snapshot_is_due:
-                    self._write_snapshot(db)
-            self._collect(change)
-            return self._told(change, woken=())
+            try:
+                self._mend()
+                with self._writing() as db:
+                    self._catch_up(db)
+                    self._measure(db)
+                    if self.snapshot_is_due:
+                        self._write_snapshot(db)
+                self._collect(change)
+                return self._told(change, woken=())
+            except BaseException:
+                self._untold = True
+                raise
 
     # -- inside
 
     def _connect(self) -> None:
         """Open SQLite, see that the file is ours, and build the replica."""
         fresh = not self.path.exists()
-        db = self._db = sqlite3.connect(self.path, isolation_level=None, timeout=_BUSY_S)
+        db = self._db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_S)
         if fresh:
             self.path.chmod(0o600)  # the files beside it get the same
-        ours = _is_ours(db, self.path)
+        ours = is_ours(db, self.path)
         if self._observe and not ours:
             raise BrokerUnavailable(f"nothing has been written to {self.path} yet: start an application that uses it")
         if not self._observe:
             self._prepare(db)
         status = self.path.stat()
         self._identity = (status.st_dev, status.st_ino)
-        self._reload(db, Change())
-        self._collect(Change())
+        self._reload(db)
         self._broken = False
 
     def _prepare(self, db: sqlite3.Connection) -> None:
@@ -203,15 +212,9 @@ class Journal:
         if self._turn is None:
             self._turn = Turn(self.folder)
         with self._turn.taken():
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute(f"PRAGMA journal_size_limit = {4 * SNAPSHOT_AFTER}")
-            if not _is_ours(db, self.path):
-                with _transaction(db, "BEGIN IMMEDIATE"):
-                    for statement in _SCHEMA:
-                        db.execute(statement)
+            prepare(db, self.path)
 
-    def _mend(self, change: Change) -> None:
+    def _mend(self) -> None:
         """After a failure, open the file again and find out what is true."""
         if not self._broken:
             return
@@ -220,8 +223,6 @@ class Journal:
             self._db = None
         self._check_identity()
         self._connect()
-        change.reloaded = True
-        change.lost = self.session not in self.registered()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -232,7 +233,7 @@ class Journal:
         with self._turn.taken():
             self._check_identity()
             try:
-                with _transaction(db, "BEGIN IMMEDIATE"):
+                with transaction(db, "BEGIN IMMEDIATE"):
                     yield db
             except BaseException:
                 self._broken = True
@@ -261,23 +262,23 @@ class Journal:
         db = self._open_db()
         self._check_identity()
         try:
-            with _transaction(db, "BEGIN"):
-                self._catch_up(db, change)
+            with transaction(db, "BEGIN"):
+                self._catch_up(db)
         except BaseException:
             self._broken = True
             raise
         self._collect(change)
 
-    def _catch_up(self, db: sqlite3.Connection, change: Change) -> None:
+    def _catch_up(self, db: sqlite3.Connection) -> None:
         """Apply what is in the log and not yet in the replica."""
         rows = db.execute("SELECT seq, commands FROM log WHERE seq > ? ORDER BY seq", (self._seq,)).fetchall()
         for seq, data in rows:
             if seq != self._seq + 1:
-                self._reload(db, change)
+                self._reload(db)
                 return
-            self._replay(seq, data, change)
+            self._replay(seq, data)
 
-    def _reload(self, db: sqlite3.Connection, change: Change) -> None:
+    def _reload(self, db: sqlite3.Connection) -> None:
         """Build the replica from the snapshot and the log: what we need of the log is no longer there."""
         parts = db.execute("SELECT seq, now_ms, state FROM snapshot ORDER BY part").fetchall()
         self._engine, self._seq, self._now_ms = Engine(), 0, 0
@@ -285,19 +286,19 @@ class Journal:
             self._seq, self._now_ms = parts[0][:2]
             self._engine = Engine.restore(b"".join(part[2] for part in parts))
         for seq, data in db.execute("SELECT seq, commands FROM log WHERE seq > ? ORDER BY seq", (self._seq,)):
-            self._replay(seq, data, change)
+            self._replay(seq, data)
         self._measure(db)
-        change.reloaded = True
+        self._engine.handed, self._engine.ended, self._untold = [], [], True
         known = db.execute("SELECT 1 FROM session WHERE id = ?", (self.session,)).fetchone()
-        change.lost = bool(self.session) and known is None
+        self._lost = bool(self.session) and known is None
 
-    def _replay(self, seq: int, data: bytes, change: Change) -> None:
+    def _replay(self, seq: int, data: bytes) -> None:
         try:
             entry = wire.decode_entry(data)
             for command in entry.commands:
                 command.apply(self._engine, entry.now_ms)
                 if isinstance(command, End) and command.session == self.session:
-                    change.lost = True
+                    self._lost = True
         except (msgspec.MsgspecError, CaromError, ValueError, TypeError, LookupError) as error:
             raise ConfigurationError(
                 f"entry {seq} of {self.path} cannot be replayed ({error}): the file is damaged or was written by "
@@ -307,32 +308,45 @@ class Journal:
         self._now_ms = max(self._now_ms, entry.now_ms)
         self._log_bytes += len(data)
 
-    def _write(
-        self,
-        db: sqlite3.Connection,
-        ready: list[tuple[Command | Look, msgspec.Raw | None]],
-        now_ms: int,
-        change: Change,
-    ) -> None:
+    def _commit(self, requests: Sequence[Request], now_ms: int, change: Change) -> Change:
+        """Apply and log in one transaction, and tell nobody before it is committed."""
+        ready = [(one.command, one.encoded or _encoded(one.command)) for one in requests]
+        with self._writing() as db:
+            self._catch_up(db)
+            self._collect(change)
+            change.answers = self._write(db, ready, now_ms)
+        woken = self._collect(change)
+        for (command, _), answer in zip(ready, change.answers, strict=True):
+            self._note(command, answer)
+        return self._told(change, woken=woken)
+
+    def _write(self, db: sqlite3.Connection, ready: _Ready, now_ms: int) -> list[object]:
         """Apply and log, at a time that never runs backwards in the log, whatever the clock does."""
         now_ms = max(now_ms, self._now_ms)
         logged: list[msgspec.Raw] = []
+        answers: list[object] = []
+        over = self._lost
         if self._is_due(now_ms):
             Tick().apply(self._engine, now_ms)
             logged.append(wire.encode(Tick()))
         for command, encoded in ready:
+            if over and getattr(command, "session", "") == self.session:
+                answers.append(BrokerUnavailable(f"the session with {self.path} was lost while waiting"))
+                continue
             answer = self._answer(command, now_ms)
-            change.answers.append(answer)
+            answers.append(answer)
             if encoded is not None and not isinstance(answer, CaromError):
                 logged.append(encoded)
                 if isinstance(command, End):
                     db.execute("DELETE FROM session WHERE id = ?", (command.session,))
+                    over = over or command.session == self.session
         if logged:
             data = wire.encode_entry(now_ms, logged)
             db.execute("INSERT INTO log VALUES (?, ?, ?)", (self._seq + 1, self.session, data))
             self._seq += 1
             self._now_ms = now_ms
             self._log_bytes += len(data)
+        return answers
 
     def _answer(self, command: Command | Look, now_ms: int = 0) -> object:
         """Apply a command; an engine that raises a CaromError has changed nothing, so it is an answer."""
@@ -353,22 +367,25 @@ class Journal:
             self._consumers[command.consumer] = command.queue
         elif isinstance(command, Cancel):
             self._consumers.pop(command.consumer, None)
+        elif isinstance(command, End):
+            self._ended = self._ended or command.session == self.session
 
     def _collect(self, change: Change) -> set[str]:
         """Take what the engine handed out: ours into the change; return the sessions of the rest."""
         engine = self._engine
         handed, engine.handed = engine.handed, []
         ended, engine.ended = engine.ended, []
-        if not handed and not ended:
-            return set()
         change.handed += [one for one in handed if one.session == self.session]
         change.ended += [one for one in ended if one.session == self.session]
-        return {one.session for one in (*handed, *ended) if one.session != self.session}
+        return ({one.session for one in handed} | {gone.session for gone in ended}) - {self.session}
 
-    def _told(self, change: Change, woken: Sequence[str] | set[str]) -> Change:
+    def _told(self, change: Change, woken: Collection[str]) -> Change:
         """Finish a change that is committed: from here on it has happened."""
-        if change.reloaded:
+        change.session, change.lost = self.session, self._lost
+        self._ended = self._ended or self._lost
+        if self._untold:
             self._tell_apart(change)
+            self._untold = False
         self._held.update([one.tag for one in change.handed])
         for gone in change.ended:
             self._consumers.pop(gone.consumer, None)
@@ -378,7 +395,7 @@ class Journal:
         return change
 
     def _tell_apart(self, change: Change) -> None:
-        """After a reload: what is ours in the replica and was not told yet."""
+        """After a reload or a failure: what is ours in the replica and was not told yet."""
         change.handed = [one for one in self._engine.unsettled(self.session) if one.tag not in self._held]
         change.ended = [
             Ended(self.session, consumer, queue, f"queue {queue!r} was deleted")
@@ -387,9 +404,12 @@ class Journal:
         ]
 
     def _measure(self, db: sqlite3.Connection) -> None:
-        (self._log_bytes,) = db.execute("SELECT COALESCE(SUM(LENGTH(commands)), 0) FROM log").fetchone()
-        (snapshot,) = db.execute("SELECT COALESCE(SUM(LENGTH(state)), 0) FROM snapshot").fetchone()
-        self._snapshot_due = max(SNAPSHOT_AFTER, 2 * snapshot)
+        """Find out how long the log since the last snapshot is, and how long it may become."""
+        query = "SELECT COALESCE(MAX(seq), 0), COALESCE(SUM(LENGTH(state)), 0) FROM snapshot"
+        seq, size = db.execute(query).fetchone()
+        query = "SELECT COALESCE(SUM(LENGTH(commands)), 0) FROM log WHERE seq > ?"
+        (self._log_bytes,) = db.execute(query, (seq,)).fetchone()
+        self._snapshot_due = max(SNAPSHOT_AFTER, 2 * size)
 
     def _write_snapshot(self, db: sqlite3.Connection) -> None:
         """Write the state; the log keeps its last entry, by which everybody sees how far it went."""
@@ -401,76 +421,6 @@ class Journal:
         db.execute("DELETE FROM log WHERE seq < ?", (self._seq,))
         self._measure(db)
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Say in a sentence what SQLite and the operating system say in codes."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _sentence(error, self.path) from error
-        except PermissionError as error:
-            raise NotPermitted(_no_permission(self.path, error)) from error
-        except OSError as error:
-            raise BrokerUnavailable(f"the broker file {self.path} cannot be used: {error}") from error
-
 
 def _encoded(command: Command | Look) -> msgspec.Raw | None:
     return None if isinstance(command, Look) else wire.encode(command)
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[None]:
-    db.execute(begin)
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            db.execute("ROLLBACK")
-        raise
-
-
-def _check_place(path: Path, *, must_exist: bool) -> None:
-    """Find what is wrong with a path before SQLite says that it is `unable to open database file`."""
-    if path.is_dir():
-        raise ConfigurationError(f"{path} is a directory: name a file in it, such as {path / 'carom.db'}")
-    if not path.parent.is_dir():
-        raise ConfigurationError(f"the directory {path.parent} of the broker file does not exist: create it first")
-    if must_exist and not path.exists():
-        raise BrokerUnavailable(f"there is no broker file {path}: an application that uses it creates it")
-
-
-def _is_ours(db: sqlite3.Connection, path: Path) -> bool:
-    """Tell whether there are tables of ours; raise ConfigurationError for somebody else's or newer ones."""
-    (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    if not tables:
-        return False
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    if application != _APPLICATION:
-        raise ConfigurationError(f"{path} is a database of something else: give the broker a file of its own")
-    (version,) = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone() or (0,)
-    if version != FORMAT:
-        raise ConfigurationError(
-            f"{path} has format {version} and this version of Carom reads format {FORMAT}: "
-            "use the version that wrote it, or start with a new file"
-        )
-    return True
-
-
-def _sentence(error: sqlite3.Error, path: Path) -> CaromError:
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_NOTADB:
-            return ConfigurationError(f"{path} is not a broker file, nor any SQLite database: name another file")
-        case sqlite3.SQLITE_CORRUPT:
-            return ConfigurationError(f"the broker file {path} is damaged ({error}): restore it from a backup")
-        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return NotPermitted(_no_permission(path, error))
-        case sqlite3.SQLITE_FULL:
-            return BrokerUnavailable(f"no room for the broker file {path} ({error}): free some space on its disk")
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return BrokerUnavailable(f"another program keeps the broker file {path} locked: look for who has it open")
-    return BrokerUnavailable(f"the broker file {path} cannot be used: {error}")
-
-
-def _no_permission(path: Path, error: Exception) -> str:
-    return f"the broker file {path} cannot be written by this user ({error}): check the permissions of it and its directory"

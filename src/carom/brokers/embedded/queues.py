@@ -185,12 +185,12 @@ class QueueState:
         return (longest is not None and length > longest * share) or (largest is not None and size > largest * share)
 
     def _insert(self, entry: Entry) -> None:
-        ready, position = self.ready, entry.position
-        if not ready or position < ready[0].position:
-            ready.appendleft(entry)
+        """Put a message among the returned, oldest first; all of them are older than what was never delivered."""
+        returned, position = self.returned, entry.position
+        if not returned or position < returned[0].position:
+            returned.appendleft(entry)
             return
-        for index, other in enumerate(ready):
-            if position < other.position:
-                ready.insert(index, entry)
-                return
-        ready.append(entry)
+        index = len(returned)
+        while returned[index - 1].position > position:
+            index -= 1
+        returned.insert(index, entry)

@@ -60,11 +60,6 @@ class Session:
         draft.rename(self._path)
         _inherited.add(self)
 
-    def drain(self) -> None:
-        """Forget the wake-ups that came: whoever reads the log next sees all they announced."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, 65536)
-
     def leave(self, *, settled: bool) -> None:
         """Let go. When the end is not in the log (``settled`` is false) the pipe stays, for others to find."""
         if settled:

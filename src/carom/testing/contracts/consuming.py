@@ -71,6 +71,23 @@ class Consuming(Stage):
         await self.wait(QUIET_MS)
         assert len(listening.deliveries) == 6
 
+    async def test_prefetch_is_the_same_after_many_messages(self) -> None:
+        """A consumer that settled all it got holds again exactly ``prefetch``, neither more nor fewer."""
+        broker = await self.connect()
+        jobs = self.queue("jobs")
+        await self.declare(broker, jobs)
+        listening = await self.listen(broker, jobs, prefetch=4, ack=True)
+        for count in range(1, 11):
+            await self.publish(broker, to(jobs))
+            await self.until_came(listening, count)
+        await self.publish(broker, *(to(jobs) for _ in range(40)))
+        await self.until_came(listening, 50)
+        listening.ack = False
+        await self.publish(broker, *(to(jobs) for _ in range(10)))
+        await self.until_came(listening, 54)
+        await self.wait(QUIET_MS)
+        assert len(listening.deliveries) == 54
+
     async def test_an_acknowledged_message_never_comes_again(self) -> None:
         """Acked and closed, a message is gone for everybody."""
         first = await self.connect()

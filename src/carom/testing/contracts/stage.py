@@ -211,8 +211,10 @@ class Stage:
 
     # --- waiting
 
-    async def until(self, came: Callable[[], bool | Awaitable[bool]], what: str, within_ms: int = 10_000) -> None:
-        """Let time pass until something came; fail when it has not come in time."""
+    async def until(
+        self, came: Callable[[], bool | Awaitable[bool]], what: str, within_ms: int = 10_000, every_ms: int = POLL_MS
+    ) -> None:
+        """Let time pass until something came, looking every few milliseconds; fail when it has not come in time."""
         deadline = self.now_ms() + within_ms
         await self.wait(0)
         while True:
@@ -221,15 +223,15 @@ class Stage:
                 return
             if self.now_ms() > deadline:
                 pytest.fail(f"waited {within_ms} ms in vain for {what}")
-            await self.wait(POLL_MS)
+            await self.wait(every_ms)
 
-    async def until_ready(self, broker: Broker, queue: Queue, count: int, within_ms: int = 10_000) -> None:
+    async def until_ready(self, broker: Broker, queue: Queue, count: int) -> None:
         """Let time pass until so many messages of a queue are ready."""
 
         async def deep() -> bool:
             return await self.ready(broker, queue) == count
 
-        await self.until(deep, f"{count} ready in {queue.name}", within_ms)
+        await self.until(deep, f"{count} ready in {queue.name}")
 
     async def until_came(self, listening: Listening, count: int) -> None:
         """Let time pass until so many deliveries came in all."""
