@@ -348,12 +348,9 @@ def test_one_return_beyond_the_delivery_limit_dead_letters(how):
     assert "x-delivery-count" not in letter.headers
 
 
-def test_a_negative_delivery_limit_is_none():
-    engine = engine_with(quorum("q", delivery_limit=-1))
-    send(engine, "q", 1)
-    for _ in range(30):
-        engine.settle("me", take(engine, "q").tag, "hand_back", NOW)
-    assert bodies(engine, "q") == ["1"]
+def test_a_negative_delivery_limit_is_refused_because_versions_disagree_about_it():
+    with pytest.raises(Unsupported, match="those before drop a message"):
+        engine_with(quorum("q", delivery_limit=-1))
 
 
 def test_what_a_session_had_goes_to_the_other_consumers_in_order():

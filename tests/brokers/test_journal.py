@@ -244,19 +244,23 @@ def test_a_process_that_slept_through_a_snapshot_gets_its_deliveries_once(path):
     with opened(path, 2) as [sleeper, busy]:
         do(sleeper, Declare(TOPOLOGY), Consume(sleeper.session, "c", "b", 2), publish("b", b"1"))
         assert sleeper._held == {1}
-        do(busy, publish("b", b"2", b"3"))
+        do(busy, publish("b", b"2"))
+        do(busy, publish("b", b"3"))
         Player(busy).snapshot()
         do(busy, publish("b", b"4"))
         change = do(sleeper)
         assert bodies(change) == [b"2"]
         assert bodies(do(sleeper)) == []
         assert bodies(do(sleeper, Settle(sleeper.session, "ack", [1, 2]))) == [b"3", b"4"]
+        do(sleeper, Settle(sleeper.session, "ack", [3, 4]))
+        assert sleeper._held == set(), "what is settled is not remembered for ever"
 
 
 def test_a_process_that_slept_through_a_snapshot_learns_that_its_queue_is_gone(path):
     with opened(path, 2) as [sleeper, busy]:
         do(sleeper, Declare(TOPOLOGY), Consume(sleeper.session, "c", "b", 2))
         do(busy, DeleteQueue("b"))
+        do(busy, publish("a", b"0"))
         Player(busy).snapshot()
         do(busy, publish("a", b"1"))
         assert [(gone.consumer, gone.queue) for gone in do(sleeper).ended] == [("c", "b")]

@@ -337,7 +337,7 @@ def test_a_queue_that_expires_into_itself_is_a_loop():
             "main",
             dead_letter_exchange="",
             dead_letter_routing_key="wait",
-            delivery_limit=-1,
+            delivery_limit=1_000_000,
             max_length_bytes=5,
             overflow="drop-head",
         ),
@@ -351,7 +351,7 @@ def test_a_main_queue_whose_own_dead_letters_wait_and_come_back_is_a_loop(main):
     "main",
     [
         Queue("main", arguments=arguments({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"})),
-        quorum("main", dead_letter_exchange="", dead_letter_routing_key="wait", delivery_limit=-1),
+        quorum("main", dead_letter_exchange="", dead_letter_routing_key="wait", delivery_limit=1_000_000),
         Queue(
             "main",
             arguments=arguments(

@@ -56,7 +56,13 @@ def read(value: Mapping[str, Any]) -> Topology:
         tuple(found.exchanges),
         tuple(Queue(one.name, one.durable, arguments(one.arguments)) for one in found.queues),
         tuple(
-            Binding(one.source, one.target, one.key, "exchange" if one.to == "exchange" else "queue", arguments(one.arguments))
+            Binding(
+                one.source,
+                one.target,
+                one.key,
+                "exchange" if one.to == "exchange" else "queue",
+                arguments(one.arguments),
+            )
             for one in found.bindings
         ),
     )

@@ -38,7 +38,7 @@ class FromFile(click.Option):
         return plain
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, a plain class before
     """A duration as people write it."""
 
     name = "duration"

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from carom.cli.output import shown
 from carom.core.durations import text
-from carom.core.routing import matches
+from carom.core.routing import NO_HEADERS, router
 from carom.core.settlement import Layout
 from carom.core.topology import DEFAULT_EXCHANGE, Exchange, Queue, Topology
 from carom.core.wire import Address
@@ -35,46 +35,21 @@ def picture(app: App, layout_name: str, layout: Layout) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def reached(topology: Topology, address: Address) -> tuple[str, ...]:
-    """Return the queues that an address leads to, through exchanges behind exchanges too."""
-    if address.exchange == DEFAULT_EXCHANGE:
-        return (address.routing_key,) if topology.queue(address.routing_key) else ()
-    found: dict[str, None] = {}
-    seen, todo = {address.exchange}, [address.exchange]
-    while todo:
-        exchange = topology.exchange(todo.pop())
-        if exchange is None:
-            continue
-        for one in topology.bindings:
-            if one.source != exchange.name or not _wants(exchange, one.key, address.routing_key):
-                continue
-            if one.to == "queue":
-                found[one.target] = None
-            elif one.target not in seen:
-                seen.add(one.target)
-                todo.append(one.target)
-    return tuple(found)
-
-
-def _wants(exchange: Exchange, binding_key: str, routing_key: str) -> bool:
-    return exchange.kind != "headers" and matches(exchange.kind, binding_key, routing_key)
-
-
 def _listener(listener: Listener, exchange: str, layout: Layout) -> str:
-    plan, topology = listener.plan, layout.topology
-    dead = ", ".join(reached(topology, layout.dead_address(plan.queue)))
+    plan, find = listener.plan, router(layout.topology)
+
+    def reached(address: Address) -> str:
+        return shown(", ".join(sorted(find(address.exchange, address.routing_key, NO_HEADERS))))
+
     width = max((cell_len(shown(key)) for key in plan.keys), default=0)
     ways = [
         shown(f"  {exchange} ── {_padded(shown(key), width)} ──▶ {plan.queue} ──▶ {listener.handler.name}")
         for key in plan.keys
     ] or [shown(f"  {plan.queue} ──▶ {listener.handler.name}   (bound to nothing)")]
-    waits = [
-        (text(delay), shown(", ".join(reached(topology, layout.delay_address(plan.queue, delay)))))
-        for delay in _used(listener, layout)
-    ]
+    waits = [(text(delay), reached(layout.delay_address(plan.queue, delay))) for delay in _used(listener, layout)]
     longest = max((len(delay) for delay, _ in waits), default=0)
     ways += [f"      a failure waits {delay:>{longest}} in {queue}, and comes back" for delay, queue in waits]
-    ways.append(f"      the last failure ends in {shown(dead)}")
+    ways.append(f"      the last failure ends in {reached(layout.dead_address(plan.queue))}")
     return "\n".join(
         [
             click.style(shown(plan.queue), bold=True),

@@ -157,26 +157,26 @@ def _copies(first: Message, message_id: str | None, correlation_id: str | None, 
         )
 
 
-async def _publish(app: App, messages: Iterator[Message], timeout: float, advance: Advance) -> Tally:
+async def _publish(app: App, messages: Iterator[Message], limit_s: float, advance: Advance) -> Tally:
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(limit_s):
             await app.start(consume=False)
     except TimeoutError as error:
-        raise BrokerUnavailable(f"the broker did not answer within {timeout:g} s") from error
+        raise BrokerUnavailable(f"the broker did not answer within {limit_s:g} s") from error
     tally = Tally([], [])
     try:
         while tally.ended_by is None and (chunk := list(islice(messages, CHUNK))):
-            await _send(app, chunk, timeout, tally)
+            await _send(app, chunk, limit_s, tally)
             advance(len(chunk))
     finally:
         await app.stop(grace=0)
     return tally
 
 
-async def _send(app: App, chunk: list[Message], timeout: float, tally: Tally) -> None:
+async def _send(app: App, chunk: list[Message], limit_s: float, tally: Tally) -> None:
     failed: set[str] = set()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(limit_s):
             await app.send(chunk)
     except* PublishError as group:
         errors = [error for error in _flat(group) if isinstance(error, PublishError)]
@@ -186,7 +186,7 @@ async def _send(app: App, chunk: list[Message], timeout: float, tally: Tally) ->
         tally.ended_by = next(error for error in _flat(group) if isinstance(error, BrokerError))
     except* TimeoutError:
         tally.ended_by = BrokerUnavailable(
-            f"the broker did not confirm within {timeout:g} s; it may have the messages nevertheless"
+            f"the broker did not confirm within {limit_s:g} s; it may have the messages nevertheless"
         )
     if tally.ended_by is None:
         tally.ids += [message.id for message in chunk if message.id not in failed]

@@ -41,9 +41,7 @@ HURRY_MS = 5_000
 )
 @app_dir_option
 @speaking
-def run(
-    out: Output, *, app: str, broker: str | None, grace: int | None, log_format: logs.Format, app_dir: str
-) -> int:
+def run(out: Output, *, app: str, broker: str | None, grace: int | None, log_format: logs.Format, app_dir: str) -> int:
     """Run the consumers of APP, such as shop:app, until SIGINT or SIGTERM.
 
     APP is the module and, after the colon, an App or a function that makes one. Then it takes no more messages,

@@ -34,6 +34,8 @@ class Json:
         """Return a typed decoder; everything but bytes can be read from JSON."""
         if annotation is bytes:
             return None
+        if annotation is object:
+            annotation = Any
         strangers = tuple(_strangers(annotation))
         if any(_is_pydantic(stranger) for stranger in (annotation, *strangers)):
             return _pydantic(annotation)

@@ -23,8 +23,10 @@ _BOUNDS = {
     "x-expires": (1, LONGEST_MS),
     "x-max-length": (0, _LARGEST),
     "x-max-length-bytes": (0, _LARGEST),
-    "x-delivery-limit": (-1, _LARGEST),  # -1 switches it off
+    "x-delivery-limit": (0, _LARGEST),  # below 0 means no limit since 4.0, and none at all before
 }
+PRACTICALLY_UNLIMITED = 100_000
+"""A delivery limit that no message reaches by coming back; -1 does not say it on every version of the broker."""
 _CHOICES = {
     "x-dead-letter-strategy": ("at-most-once", "at-least-once"),
     "x-overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
@@ -245,7 +247,7 @@ def _dies_unattended(queue: Queue) -> bool:
     if bounded and queue.argument("x-overflow") != "reject-publish":
         return True
     limit = queue.argument("x-delivery-limit")
-    return queue.kind == "quorum" and not (isinstance(limit, int) and limit < 0)
+    return queue.kind == "quorum" and not (isinstance(limit, int) and limit >= PRACTICALLY_UNLIMITED)
 
 
 def _explore(starts: Sequence[_State], deaths: Callable[[_State], list[_State]]) -> dict[_State, list[_State]]:

@@ -108,15 +108,15 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def _annotations(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    target = _bare(inspect.unwrap(_bare(function)))
+    target = inspect.unwrap(_bare(inspect.unwrap(function)))
     try:
         return typing.get_type_hints(target, include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError) as error:
         raise SignatureError(
             f"an annotation of {name} cannot be resolved: {error}. Handlers are called by their annotations, so the "
             "names must exist at module level when the program runs, not only under TYPE_CHECKING"
         ) from error
-    except TypeError as error:
+    except (TypeError, SyntaxError) as error:
         raise SignatureError(f"an annotation of {name} is not a type: {error}") from error
 
 

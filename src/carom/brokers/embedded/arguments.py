@@ -66,7 +66,7 @@ def settings(queue: Queue) -> Settings:
         dead_letter_exchange=queue.dead_letter_exchange,
         dead_letter_key=queue.dead_letter_key,
         at_least_once=strategy == "at-least-once" and overflow == "reject-publish",
-        delivery_limit=None if limit is None or limit < 0 else limit,
+        delivery_limit=limit,
         max_length=_count(values.get("x-max-length")),
         max_bytes=_count(values.get("x-max-length-bytes")),
         overflow=overflow,
@@ -125,6 +125,12 @@ def _names(label: str, name: str) -> Iterator[str]:
         yield f"{label}: its name is longer than {_NAME_LIMIT} bytes"
 
 
+_NO_LIMIT = (
+    ", which has to be an integer from 0: below that, brokers since 4.0 see no limit, and those before drop a message "
+    "that comes back once"
+)
+
+
 def _argument(kind: str, name: str, value: object) -> str:
     """Return what is wrong with an argument, as the end of a sentence; empty when it is understood."""
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -137,7 +143,7 @@ def _argument(kind: str, name: str, value: object) -> str:
     elif choices := _CHOICES[kind].get(name):
         wrong = "" if value in choices else f", which for a {kind} queue is one of {', '.join(choices)}"
     elif name == "x-delivery-limit":
-        wrong = ", which has to be an integer" if number is None else ""
+        wrong = _NO_LIMIT if number is None or number < 0 else ""
     elif name in _TEXTS:
         wrong = "" if isinstance(value, str) else ", which has to be text"
     elif name == "x-queue-type":

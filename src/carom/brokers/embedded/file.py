@@ -27,7 +27,7 @@ from carom.brokers.embedded.commits import Commits
 from carom.brokers.embedded.deliveries import EmbeddedDelivery, guarded
 from carom.brokers.embedded.engine import Ended, Handed, Verb
 from carom.brokers.embedded.journal import Change, Journal
-from carom.brokers.embedded.parts import Window, divided
+from carom.brokers.embedded.parts import Window, detached, divided
 from carom.core.effects import PublishResult
 from carom.core.message import Message
 from carom.core.topology import Topology
@@ -219,7 +219,10 @@ class FileBroker:
         """Take one message if there is one ready. Raises BrokerError for a queue that does not exist."""
         link = await self._linked()
         handed: Handed | None = await self._writing().ask(Get(link.session, queue))
-        return None if handed is None else EmbeddedDelivery(link, handed)
+        if handed is None:
+            return None
+        handed.message = detached(handed.message)
+        return EmbeddedDelivery(link, handed)
 
     async def depths(self, queues: Iterable[str]) -> dict[str, Depth | None]:
         """Return how deep the queues are; None for one that does not exist. Writes nothing."""
@@ -397,6 +400,7 @@ class FileBroker:
                 unwanted.add(one.consumer)
                 link.settle(one.tag, "hand_back")
             else:
+                one.message = detached(one.message)
                 guarded(subscription.receive, EmbeddedDelivery(link, one))
         for consumer in sorted(unwanted - {""}):
             self._looking().ask(Cancel(link.session, consumer)).add_done_callback(_forget)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -29,19 +30,31 @@ class Part:
     __slots__ = ("answer", "encoded", "messages", "refused", "size")
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        """Encode the messages, which is also how they are kept from changing while they wait."""
-        self.messages: Sequence[Message] = messages
+        """Encode the messages as they are now."""
+        self.messages: Sequence[Message] = [detached(message) for message in messages]
         self.refused: dict[int, Returned] = {}
         self.answer: asyncio.Future[Any] | None = None
         self.encoded: msgspec.Raw | None = None
+        self.size = 0
         try:
-            self.encoded = encode(Publish(Batch(messages)))
+            self._encode()
         except (TypeError, ValueError, OverflowError, RecursionError):
-            self.refused = {index: why for index, one in enumerate(messages) if (why := _refusal(one)) is not None}
-            self.messages = [one for index, one in enumerate(messages) if index not in self.refused]
-            if self.messages:
-                self.encoded = encode(Publish(Batch(self.messages)))
-        self.size = 0 if self.encoded is None else len(memoryview(self.encoded))
+            self._refuse()
+        else:
+            if self.size > LARGEST:
+                self._refuse()
+
+    def _encode(self) -> None:
+        self.encoded = encode(Publish(Batch(self.messages)))
+        self.size = len(memoryview(self.encoded))
+
+    def _refuse(self) -> None:
+        """Keep the messages that can be written."""
+        asked, self.encoded, self.size = self.messages, None, 0
+        self.refused = {index: why for index, one in enumerate(asked) if (why := _refusal(one)) is not None}
+        self.messages = [one for index, one in enumerate(asked) if index not in self.refused]
+        if self.messages:
+            self._encode()
 
     async def results(self) -> list[PublishResult]:
         """Wait for the commit and return a result for each message; Unknown for all when it failed."""
@@ -56,6 +69,15 @@ class Part:
         others = iter(answers)
         count = len(self.messages) + len(self.refused)
         return [self.refused[index] if index in self.refused else next(others) for index in range(count)]
+
+
+def detached(message: Message) -> Message:
+    """Return a message whose headers nobody else holds.
+
+    Replicas stay the same only if no one changes a header in one of them; and a handler, or whoever publishes many
+    messages with one dictionary, might.
+    """
+    return replace(message, headers=dict(message.headers)) if message.headers else message
 
 
 def divided(messages: Sequence[Message]) -> Iterator[Part]:

@@ -123,6 +123,7 @@ class Link:
     async def _restore(self, connection: Connection) -> None:
         self.connection = connection
         self.blocked = ""
+        connection.read_more()
         connection.add_on_connection_blocked_callback(self._on_blocked)
         connection.add_on_connection_unblocked_callback(self._on_unblocked)
         try:

@@ -47,24 +47,7 @@ def _data(text: str) -> bytes:
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
-class Properties:
-    """A message's properties, ready for the wire. The client library only asks for the bytes."""
-
-    __slots__ = ("_pieces",)
-
-    INDEX = 60
-    """The class of these properties in the protocol: basic."""
-
-    def __init__(self, message: Message) -> None:
-        """Encode at once, so that what cannot be written fails before anything is sent."""
-        self._pieces = encode(message)
-
-    def encode(self) -> list[bytes]:
-        """Return the encoded property list in pieces."""
-        return self._pieces
-
-
-def encode(message: Message) -> list[bytes]:
+def encode(message: Message) -> bytes:
     """Return a message's property list as bytes. Raises ValueError for a value AMQP has no form for."""
     flags = _DELIVERY_MODE
     pieces = [b""]
@@ -100,7 +83,7 @@ def encode(message: Message) -> list[bytes]:
             flags |= flag
             pieces.append(_short(value))
     pieces[0] = _U16.pack(flags)
-    return pieces
+    return b"".join(pieces)
 
 
 def _short(text: str) -> bytes:

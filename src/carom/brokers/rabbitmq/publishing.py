@@ -14,11 +14,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pika import exceptions, spec
+from pika import spec
 from pika.channel import Channel
 
 from carom.brokers.rabbitmq.channels import ChannelClosed
-from carom.brokers.rabbitmq.content import Properties, decode
+from carom.brokers.rabbitmq.content import decode, encode
 from carom.core.effects import CONFIRMED, Nacked, PublishResult, Returned, Unknown
 from carom.core.message import Message
 from carom.errors import BrokerUnavailable
@@ -162,15 +162,17 @@ class Publishing:
 
     def _write(self, flight: _Flight) -> None:
         message = flight.message
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            self._again.append(flight)
+            return
         try:
-            properties = Properties(message)
-            if self._channel is None:
-                raise exceptions.ChannelWrongStateError("no channel")
-            self._channel.basic_publish(message.exchange, message.routing_key, message.body, properties, mandatory=True)
+            properties = encode(message)
+            channel.connection.publish(
+                channel.channel_number, message.exchange, message.routing_key, properties, message.body
+            )
         except (ValueError, struct.error) as error:
             flight.batch.settle(flight.index, Nacked(f"the message cannot be written: {error}"))
-        except exceptions.AMQPError:
-            self._again.append(flight)
         else:
             self._tag += 1
             self._flights[self._tag] = flight
