@@ -120,7 +120,7 @@ def _is_own_memory(url: str) -> bool:
 
 
 def _body(payload: str, *, raw: bool) -> bytes:
-    body = click.get_binary_stream("stdin").read() if payload == "-" else os.fsencode(payload)
+    body = sys.stdin.buffer.read() if payload == "-" else os.fsencode(payload)
     if not raw:
         try:
             msgspec.json.decode(body)

@@ -1,4 +1,7 @@
-"""The real clock: the wall for what is written down, the event loop for what is waited for."""
+"""The real clock: the wall for what is written down, the event loop for what is waited for.
+
+Rule: whoever needs the time is given a clock; nothing else in the runtime asks the system for it to decide by.
+"""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ _WRITERS: dict[type, Callable[[bytearray, Any], None]] = {
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message:  # noqa: C901 - a property a branch, in the order of the protocol
+def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message:
     """Return the message of a property list. Raises DecodeError when its headers are nested beyond any use."""
     flags = _U16.unpack_from(data)[0]
     at = 2
@@ -186,49 +186,38 @@ def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message
     while more & _MORE:  # nobody defines properties beyond the first fifteen; their flags are skipped
         more = _U16.unpack_from(data, at)[0]
         at += 2
-    texts: dict[int, str] = {}
-    headers: Mapping[str, object] = {}
-    delivery_mode, priority, timestamp = 1, None, None
+    found: dict[str, Any] = {"delivery_mode": 1}
     if flags & _CONTENT_TYPE:
-        texts[_CONTENT_TYPE], at = _read_short(data, at)
+        found["content_type"], at = _read_short(data, at)
     if flags & _CONTENT_ENCODING:
-        texts[_CONTENT_ENCODING], at = _read_short(data, at)
+        found["content_encoding"], at = _read_short(data, at)
     if flags & _HEADERS:
-        headers, at = _read_table(data, at, 0)
+        found["headers"], at = _read_table(data, at, 0)
     if flags & _DELIVERY_MODE:
-        delivery_mode = data[at]
+        found["delivery_mode"] = data[at]
         at += 1
     if flags & _PRIORITY:
-        priority = data[at]
+        found["priority"] = data[at]
         at += 1
-    for flag in (_CORRELATION_ID, _REPLY_TO, _EXPIRATION, _MESSAGE_ID):
+    for flag, name in _BEFORE_TIMESTAMP:
         if flags & flag:
-            texts[flag], at = _read_short(data, at)
+            found[name], at = _read_short(data, at)
     if flags & _TIMESTAMP:
-        timestamp = _U64.unpack_from(data, at)[0]
+        found["timestamp"] = _U64.unpack_from(data, at)[0]
         at += 8
-    for flag in (_TYPE, _USER_ID, _APP_ID):
+    for flag, name in _AFTER_TIMESTAMP:
         if flags & flag:
-            texts[flag], at = _read_short(data, at)
-    said = texts.get
-    return Message(
-        body=body,
-        exchange=exchange,
-        routing_key=routing_key,
-        id=said(_MESSAGE_ID, ""),
-        correlation_id=said(_CORRELATION_ID, ""),
-        content_type=said(_CONTENT_TYPE, ""),
-        content_encoding=said(_CONTENT_ENCODING, ""),
-        type=said(_TYPE, ""),
-        app_id=said(_APP_ID, ""),
-        reply_to=said(_REPLY_TO, ""),
-        user_id=said(_USER_ID, ""),
-        expiration=said(_EXPIRATION, ""),
-        timestamp=timestamp,
-        priority=priority,
-        delivery_mode=delivery_mode,
-        headers=headers,
-    )
+            found[name], at = _read_short(data, at)
+    return Message(body=body, exchange=exchange, routing_key=routing_key, **found)
+
+
+_BEFORE_TIMESTAMP = (
+    (_CORRELATION_ID, "correlation_id"),
+    (_REPLY_TO, "reply_to"),
+    (_EXPIRATION, "expiration"),
+    (_MESSAGE_ID, "id"),
+)
+_AFTER_TIMESTAMP = ((_TYPE, "type"), (_USER_ID, "user_id"), (_APP_ID, "app_id"))
 
 
 def _read_short(data: bytes, at: int) -> tuple[str, int]:

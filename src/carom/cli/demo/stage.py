@@ -174,26 +174,22 @@ class Stage:
 
     async def _acts(self) -> None:
         supervising = asyncio.create_task(self.worker.supervise())
-        acting = asyncio.create_task(self._orders())
+        ordering = asyncio.create_task(self._orders())
+        watching = asyncio.create_task(self._watch(ordering))
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await asyncio.wait({supervising, acting}, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            self.board.say(f"after {PATIENCE_S:g} s not everything has happened")
+            await asyncio.wait({supervising, watching}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            acting.cancel()
-            await self._end(supervising)
-        for task in (supervising, acting):
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            ordering.cancel()
+            watching.cancel()
+            try:
+                await self.worker.stop()
+            finally:
+                self.worker.kill()
+                supervising.cancel()
+                await asyncio.wait({supervising, ordering, watching})
+        for task in (supervising, ordering, watching):
+            if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
-
-    async def _end(self, supervising: asyncio.Task[None]) -> None:
-        try:
-            await self.worker.stop()
-        finally:
-            self.worker.kill()
-            supervising.cancel()
-            await asyncio.wait({supervising})
 
     async def _orders(self) -> None:
         await self.worker.ready.wait()
@@ -205,8 +201,13 @@ class Stage:
             self.board.sent(identity)
             if row.chapter.pause:
                 await asyncio.sleep(self._play.pause)
+
+    async def _watch(self, ordering: asyncio.Task[None]) -> None:
+        """Look at the broker until every order has come to its end, and so does the broker say."""
         await self._look()
-        while not (self.board.settled and not any(self._left().values())):
+        while not self.board.settled or any(self._left().values()):
+            if ordering.done():
+                ordering.result()
             await asyncio.sleep(LOOK_S)
             await self._look()
 

@@ -42,17 +42,17 @@ def _order(number: int, trouble: str = "") -> bytes:
 
 
 CHAPTERS = (
-    Chapter(1, "nothing is wrong", _order(1), "acknowledged when its handler had returned"),
+    Chapter(1, "nothing is wrong", _order(1), "done and acknowledged"),
     Chapter(
         2,
         "the bank is down, twice",
         _order(2, "bank is down"),
-        "waited on the broker, not in a worker",
+        "waited on the broker",
         attempt=3,
     ),
-    Chapter(3, "the card is stolen", _order(3, "stolen card"), "what cannot succeed is not retried", reason="rejected"),
-    Chapter(4, "it is not JSON", b"\xff\xfe\x00 not an order", "kept as it came, byte for byte", reason="malformed"),
-    Chapter(5, "next to order 6", _order(5, "slow"), "took no harm from its neighbour", pause=False),
+    Chapter(3, "the card is stolen", _order(3, "stolen card"), "tried once, no more", reason="rejected"),
+    Chapter(4, "it is not JSON", b"\xff\xfe\x00 not an order", "kept byte for byte", reason="malformed"),
+    Chapter(5, "next to order 6", _order(5, "slow"), "unharmed by order 6", pause=False),
     Chapter(
         6,
         "it kills its worker",
@@ -152,8 +152,8 @@ class Board:
         held = [row for row in self.rows.values() if row.place == "handler"]
         for row in held:
             row.place = "queue"
-        with_it = f", with {' and '.join(row.name for row in held)} in its hands" if held else ""
-        self.say(f"worker {process} has died (exit code {code}){with_it}")
+        holding = f", holding {' and '.join(row.name for row in held)}" if held else ""
+        self.say(f"worker {process} has died (exit code {code}){holding}")
 
     @property
     def settled(self) -> bool:

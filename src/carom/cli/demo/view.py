@@ -105,19 +105,19 @@ def view(out: Console, broker: str, *, live: bool) -> Iterator[Plain | Moving]:
 def drawn(board: Board, broker: str) -> RenderableType:
     """Return the picture: the orders and where they are, what the broker holds, and what happened last."""
     head = Table.grid(expand=False)
-    head.add_column(width=WIDTH - 12)
+    head.add_column(width=WIDTH - 14)
     head.add_column(width=8, justify="right")
     head.add_row(Text(f"a small shop on {broker}", style="bold"), Text(f"{board.now:.1f} s", style="dim"))
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
-    table.add_column("order", width=26, no_wrap=True)
+    table.add_column("order", width=25, no_wrap=True)
     for _, title, _ in _PLACES:
-        table.add_column(title, width=max(7, len(title)), justify="center", no_wrap=True)
+        table.add_column(title, width=len(title), justify="center", no_wrap=True)
     for row in board.rows.values():
         table.add_row(_title(row), *(_cell(row, place, style, board.now) for place, _, style in _PLACES))
     last = board.lines[-LINES:]
     lines = [Text.assemble((f"{at:5.1f} s  ", "dim"), line, no_wrap=True, overflow="ellipsis") for at, line in last]
     lines += [Text("")] * (LINES - len(lines))
-    return Padding(Group(head, Text(""), table, Text(""), _holds(board), Text(""), *lines), (1, 2, 0, 2))
+    return Padding(Group(head, Text(""), table, Text(""), _holds(board), Text(""), *lines), (1, 0, 0, 1))
 
 
 def _title(row: Row) -> Text:
@@ -139,14 +139,25 @@ def _holds(board: Board) -> Text:
     waiting = sum(count for queue, count in board.depths.items() if ".delay" in queue)
     dead = sum(count for queue, count in board.depths.items() if queue.endswith(".dlq"))
     parts = (
-        (board.depths.get(shop.QUEUE, 0), "to be handled"),
-        (waiting, "waiting"),
-        (dead, "dead letters"),
-        (board.depths.get(shop.RECEIPTS, 0), "receipts"),
+        _many(board.depths.get(shop.QUEUE, 0), "order"),
+        f"{waiting} waiting",
+        _many(dead, "dead letter"),
+        _many(board.depths.get(shop.RECEIPTS, 0), "receipt"),
     )
-    holds = ", ".join(f"{count} {what}" for count, what in parts)
-    worker = f"worker started {board.starts} times" if board.starts != 1 else "worker started once"
-    return Text.assemble(("broker ", "dim"), holds, ("   ", ""), (worker, "yellow" if board.crashes else "dim"))
+    worker = _STARTS[board.starts - 1] if board.starts <= len(_STARTS) else f"{board.starts}th start"
+    return Text.assemble(
+        ("broker: ", "dim"),
+        ", ".join(parts),
+        ("   worker: ", "dim"),
+        (worker if board.starts else "", "yellow" if board.crashes else ""),
+    )
+
+
+_STARTS = ("1st start", "2nd start", "3rd start", "4th start")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def summary(found: tuple[Finding, ...], problems: tuple[str, ...], *, crashes: int, seconds: float) -> RenderableType:
@@ -164,13 +175,13 @@ def summary(found: tuple[Finding, ...], problems: tuple[str, ...], *, crashes: i
     else:
         charged = sum(one.place == "done" for one in found)
         verdict = Text(
-            f"All of it happened, in {seconds:.0f} seconds: {charged} of {len(found)} orders charged, "
-            f"{len(found) - charged} dead letters, the worker dead {crashes} times, nothing lost. "
-            "This was read from the broker, not from the script.",
+            f"All of it happened, in {seconds:.0f} seconds: {charged} orders charged, "
+            f"{len(found) - charged} dead letters, {crashes} dead workers, nothing lost. "
+            "Read from the broker, not from the script.",
             style="green",
         )
         lines = []
-    return Padding(Group(table, Text(""), verdict, *lines), (1, 2, 0, 2))
+    return Padding(Group(table, Text(""), verdict, *lines), (1, 0, 0, 1))
 
 
 def _place(finding: Finding) -> Text:
@@ -189,4 +200,4 @@ def advice(commands: Mapping[str, str]) -> RenderableType:
     grid.add_column()
     for command, what in commands.items():
         grid.add_row(Text(command, style="bold"), Text(what, style="dim"))
-    return Padding(Group(Text("Next", style="dim"), grid), (1, 2, 1, 2))
+    return Padding(Group(Text("Next", style="dim"), grid), (1, 0, 1, 1))
