@@ -178,7 +178,7 @@ _WRITERS: dict[type, Callable[[bytearray, Any], None]] = {
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message:
+def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message:  # noqa: C901 - a property a branch
     """Return the message of a property list. Raises DecodeError when its headers are nested beyond any use."""
     flags = _U16.unpack_from(data)[0]
     at = 2
