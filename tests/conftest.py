@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-pytest_plugins = ["carom.testing.plugin"]
+pytest_plugins = ["carom.testing.plugin", "servers.fixtures"]
 
 THREAD_GRACE_SECONDS = 2.0
 

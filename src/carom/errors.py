@@ -6,6 +6,7 @@
     │   ├── TopologyError         every contradiction of a topology, at once
     │   └── Unsupported           a broker was asked for what it does not do
     ├── DecodeError               a body is not what the handler was promised
+    ├── HandlerTimeout            a handler did not end within its time (also a TimeoutError)
     ├── BatchFailure              raised by a batch handler: which of its messages failed
     └── BrokerError
         ├── BrokerUnavailable     nobody answers, or the connection was lost
@@ -59,6 +60,10 @@ class Unsupported(ConfigurationError):
 
 class DecodeError(CaromError, ValueError):
     """A body is not what the handler was promised. Such a message becomes a dead letter, never a retry."""
+
+
+class HandlerTimeout(CaromError, TimeoutError):
+    """A handler did not end within its listener's timeout and was stopped. Transient, like every timeout."""
 
 
 class BatchFailure(CaromError):

@@ -216,7 +216,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled_and_fails_as_tr
     told, dead = await after_one(slow, timeout="5s", retry=RetryPolicy.delays("1s").permanent(ValueError, KeyError))
     assert [type(e) for e in told if not isinstance(e, events.Received)] == [events.Retried, events.DeadLettered]
     assert told[1].classification == "transient"
-    assert told[1].error_type == "carom.runtime.attempt.HandlerTimeout"
+    assert told[1].error_type == "carom.errors.HandlerTimeout"
     assert "its timeout of 5s" in str(dead[0].headers["carom-error"])
 
 
@@ -318,7 +318,7 @@ async def test_a_coroutine_that_a_thread_returns_too_late_is_not_begun():
         let_go.set()
         await until(lambda: not app.busy)
         assert begun == []
-        assert h.dead(QUEUE)[0].headers["carom-error-type"] == "carom.runtime.attempt.HandlerTimeout"
+        assert h.dead(QUEUE)[0].headers["carom-error-type"] == "carom.errors.HandlerTimeout"
 
 
 TENANT = contextvars.ContextVar("tenant", default="nobody")

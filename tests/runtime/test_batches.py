@@ -220,7 +220,7 @@ async def test_each_message_of_a_batch_counts_its_own_attempts():
         await h.advance("950ms")
         await publish(h, 3)
         await h.advance("1m")
-        assert seen == [[(1, 1), (2, 1)], [(1, 2), (3, 1)], [(1, 3)]] or seen[0] == [(1, 1), (2, 1)]
+        assert sorted(pair for call in seen for pair in call) == [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]
         assert h.dead(QUEUE)[0].headers["carom-attempt"] == 3
 
 
@@ -233,7 +233,7 @@ async def test_a_batch_that_takes_too_long_is_tried_message_by_message():
         await publish(h, 0, 1, 2)
         await h.advance("1m")
         assert bodies(h.handled(QUEUE)) == [0, 2]
-        assert h.dead(QUEUE)[0].headers["carom-error-type"] == "carom.runtime.attempt.HandlerTimeout"
+        assert h.dead(QUEUE)[0].headers["carom-error-type"] == "carom.errors.HandlerTimeout"
 
 
 async def test_sync_batch_handlers_run_in_threads():
@@ -311,7 +311,7 @@ async def test_a_copy_that_the_broker_does_not_take_keeps_its_own_original_and_n
         assert len(told(h.events, events.NotSettled)) == 1
         await h.broker.declare(h.app.topology)
         await h.advance("1s")
-        assert bodies(h.waiting()) == [0] or len(h.dead(QUEUE)) == 2
+        assert bodies(h.waiting()) == [0]
         assert h.app.busy == 0
 
 

@@ -28,7 +28,7 @@ def load(reference: str, directory: str = ".") -> App:
     Raises click.BadParameter when it is not written as one, and ConfigurationError for everything it may lead to.
     """
     module_name, colon, attribute = reference.partition(":")
-    if not colon or not module_name or not attribute or not _is_dotted(module_name) or not _is_dotted(attribute):
+    if not colon or not _is_dotted(module_name) or not _is_dotted(attribute) or module_name.endswith(".py"):
         raise click.BadParameter(_how_to_say(reference), param_hint="APP")
     path = str(Path(directory).resolve())
     if path not in sys.path:

@@ -11,11 +11,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec
+from urllib.parse import urlsplit
 
 import click
 
 from carom.cli import output
-from carom.cli.output import Output
+from carom.cli.output import Output, shown
 from carom.core.durations import milliseconds
 from carom.errors import ConfigurationError
 
@@ -88,6 +89,16 @@ def speaking(function: Callable[..., int | None]) -> Command:
         output.guarded(out, lambda: function(out, **rest))
 
     return command
+
+
+def check_shared(url: str) -> None:
+    """Refuse a broker that only this process can see. Raises click.UsageError."""
+    parts = urlsplit(url)
+    if parts.scheme == "embedded" and not parts.path.strip("/"):
+        raise click.UsageError(
+            f"{shown(url)} is the memory of one process, and no other would ever see a message in it: say a file, "
+            "as in embedded:///shop.db, or another broker with --broker"
+        )
 
 
 def _is_number(value: str) -> bool:

@@ -6,6 +6,7 @@ Rule: an id is printed when the broker has its message, and at no other time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
+from carom.cli import logs
 from carom.cli.loading import load
-from carom.cli.options import DURATION, app_dir_option, broker_option, option, speaking
+from carom.cli.options import DURATION, app_dir_option, broker_option, check_shared, option, speaking
 from carom.cli.output import OK, PARTLY, Output, shown
 from carom.core.message import Message
 from carom.errors import BrokerError, BrokerUnavailable, PublishError
@@ -44,7 +45,7 @@ class Tally:
     ended_by: BrokerError | None = None
 
 
-@click.command
+@click.command(short_help="Publish a message and print its id.")
 @click.argument("key", metavar="KEY")
 @click.argument("payload", metavar="PAYLOAD|-")
 @broker_option("Where to publish; the app's own broker without it.")
@@ -82,6 +83,10 @@ def publish(
     """
     if message_id is not None and count > 1:
         raise click.UsageError("--id names one message: leave it out to publish several")
+    if out.verbosity > 0:
+        logs.set_up(out, "json" if out.json else "text")
+    else:  # an app that logs its events would say a second time what is said here
+        logging.getLogger("carom").addHandler(logging.NullHandler())
     publisher = _publisher(app, broker, app_dir, exchange)
     first = Message(
         body=_body(payload, raw=raw),
@@ -106,17 +111,9 @@ def _publisher(reference: str | None, broker: str | None, app_dir: str, exchange
     else:
         # Whoever publishes from outside declares nothing: a wrong name must be an error, not a new exchange.
         app = App(broker, exchange=exchange or "events", name="carom", topology="ignore", observers=())
-    if isinstance(app.address, str) and _is_own_memory(app.address):
-        raise click.UsageError(
-            f"{app.address} is the memory of one process, so nobody else would ever see the message: say a file, "
-            "as in embedded:///shop.db, or another broker with --broker"
-        )
+    if isinstance(app.address, str):
+        check_shared(app.address)
     return app
-
-
-def _is_own_memory(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "embedded" and not parts.path.strip("/")
 
 
 def _body(payload: str, *, raw: bool) -> bytes:

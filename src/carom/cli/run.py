@@ -28,7 +28,7 @@ HURRY_MS = 5_000
 """How long it may take once it was told twice."""
 
 
-@click.command
+@click.command(short_help="Run the consumers of an app.")
 @click.argument("app", metavar="APP")
 @broker_option("Another broker than the app's own.")
 @option("--grace", type=DURATION, envvar="CAROM_GRACE", help="How long handlers may go on when it stops, as in 30s.")

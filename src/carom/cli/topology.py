@@ -16,7 +16,7 @@ from carom.cli.picture import picture
 from carom.layouts import layout as layout_of
 
 
-@click.group
+@click.group(short_help="Show what an app needs to exist on its broker.")
 def topology() -> None:
     """Show what an app needs to exist on its broker: exchanges, queues and bindings."""
 

@@ -17,7 +17,7 @@ from carom.core import wire
 from carom.core.classify import Classification, describe
 from carom.core.durations import LONGEST_MS
 from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
-from carom.core.outcome import Discard, Done, Failed, Interrupted, Outcome, Reject, Retry
+from carom.core.outcome import Discard, Done, Failed, Outcome, Reject, Retry
 from carom.core.retry import Delay, GiveUp, RetryPolicy
 from carom.core.wire import Address, Arrival, Note
 
@@ -131,8 +131,18 @@ def settle(outcome: Outcome, arrival: Arrival, plan: Plan, layout: Layout, momen
             return _dead(arrival, layout, note, Classification.PERMANENT)
         case Discard(reason):
             return Settlement((Ack(),), "discarded", reason=_said(reason))
-        case Interrupted():
+        case _:  # Interrupted; and whatever else it might be, handing back loses nothing
             return HANDED_BACK
+
+
+def postponed(message: Message, plan: Plan, layout: Layout, delay_ms: int) -> Message | None:
+    """Return a message as it waits for its first delivery to a queue; None when its headers could not travel.
+
+    Its handler sees the address it has now.
+    """
+    address, rest = _after(delay_ms, plan, layout)
+    arrival = Arrival(message, plan.queue, exchange=message.exchange, routing_key=message.routing_key)
+    return wire.held(arrival, address, rest)
 
 
 def _failed(error: BaseException, arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement:

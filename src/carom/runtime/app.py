@@ -29,6 +29,7 @@ from carom.runtime import events, settings
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer, Surroundings
 from carom.runtime.gate import Gate
+from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
 from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
@@ -61,13 +62,15 @@ class App:
         name: str = "app",
         retry: Delays = DEFAULT_RETRY,
         grace: Duration = "30s",
+        delays: Sequence[Duration] = (),
         topology: Mode = "apply",
         observers: Sequence[Observer] | None = None,
     ) -> None:
         """Check what is given; connect to nothing.
 
         ``retry`` is the default for listeners, ``grace`` is how long running handlers may go on when the app
-        stops, ``topology`` is whether to declare what is missing, only to verify it, or to ignore it.
+        stops, ``delays`` are those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is
+        missing, only to verify it, or to ignore it.
         """
         if database is not None:
             raise ConfigurationError("database= is not available in this version of Carom: there is no store yet")
@@ -84,6 +87,7 @@ class App:
         self.layout_name = layout
         self._retry = retry
         self._grace_ms = milliseconds(grace)
+        self._later = later_plan(namespace, tuple(delays))
         self._mode: Mode = topology
         self._observers: list[Observer] = list([adapters.logging_observer()] if observers is None else observers)
         self._middleware: list[Middleware] = []
@@ -204,16 +208,18 @@ class App:
         routing_key: str,
         payload: Any = None,
         *,
+        delay: Duration | None = None,
         headers: Headers | None = None,
         correlation_id: str | None = None,
     ) -> Message:
         """Publish a message and return it once the broker has confirmed it.
 
         Raises Unroutable when no queue is bound for it, NotConfirmed when it was refused or nobody knows, and
-        BrokerUnavailable when there is no connection.
+        BrokerUnavailable when there is no connection. With a ``delay`` it waits on the broker first, at least so
+        long, and goes on from there as soon as an app with these ``delays`` runs.
         """
         message = self._publisher.message(routing_key, payload, without_ours(headers), correlation_id)
-        await self._publisher.publish((message,))
+        await self._publisher.publish((self._addressed(message, delay),))
         return message
 
     async def publish_many(self, items: Iterable[Emit | tuple[Any, ...]]) -> list[Message]:
@@ -221,11 +227,14 @@ class App:
 
         What was not is raised: its own error, or a group of them. The others are published all the same.
         """
+        said = emits(items)
         messages = [
             self._publisher.message(item.routing_key, item.payload, without_ours(item.headers), item.correlation_id)
-            for item in emits(items)
+            for item in said
         ]
-        await self._publisher.publish(messages)
+        await self._publisher.publish(
+            [self._addressed(message, item.delay) for message, item in zip(messages, said, strict=True)]
+        )
         return messages
 
     async def send(self, messages: Iterable[Message]) -> None:
@@ -332,8 +341,15 @@ class App:
     def _plans(self) -> tuple[Plan, ...]:
         return tuple(one.plan for one in self.listeners)
 
+    def _addressed(self, message: Message, delay: Duration | None) -> Message:
+        return message if delay is None else delayed(message, delay, self._later, self.layout)
+
+    async def _forward(self, message: Message) -> None:
+        await self._publisher.publish((message,))
+
     def _layout(self, plans: tuple[Plan, ...]) -> Layout:
-        return layout(self.layout_name, self.namespace, self.exchange, plans)
+        own = () if self._later is None else (self._later,)
+        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own))
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
@@ -383,7 +399,8 @@ class App:
             middleware=tuple(self._middleware),
             host=socket.gethostname(),
         )
-        self.consumers = tuple(Consumer(one, shared) for one in self.listeners)
+        own = [] if self._later is None else [later_listener(self._later, self._codecs, self._forward)]
+        self.consumers = tuple(Consumer(one, shared) for one in (*self.listeners, *own))
         taken = [await one.probe() for one in self.consumers]
         for consumer, first in zip(self.consumers, taken, strict=True):
             await consumer.start(first)

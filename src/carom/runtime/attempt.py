@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from carom.core import outcome
 from carom.core.durations import milliseconds, text
 from carom.core.outcome import Outcome
-from carom.errors import ConfigurationError, DecodeError, Discard, Reject, Retry, Verdict
+from carom.errors import ConfigurationError, DecodeError, Discard, HandlerTimeout, Reject, Retry, Verdict
 from carom.ports import Clock
 from carom.runtime.threads import Threads
 
@@ -24,10 +24,6 @@ DONE = outcome.Done()
 INTERRUPTED = outcome.Interrupted()
 STUCK_AFTER_MS = 5_000
 """How long a handler that was cancelled may take to end before it is called stuck."""
-
-
-class HandlerTimeout(TimeoutError):
-    """A handler did not end within its listener's timeout."""
 
 
 class Attempt:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from carom.codecs import Registry
+from carom.core.durations import Duration
 from carom.core.effects import Confirmed, Nacked, PublishResult, Returned, Unknown
 from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, weight
 from carom.errors import ConfigurationError, NotConfirmed, PublishError, Unroutable
@@ -31,6 +32,7 @@ class Emit:
     payload: Any = None
     headers: Headers | None = None
     correlation_id: str | None = None
+    delay: Duration | None = None
 
 
 class Publisher:

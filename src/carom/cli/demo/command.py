@@ -17,7 +17,7 @@ import click
 from carom.cli.demo.stage import Play, Stage, chapters, new_board, temporary_broker
 from carom.cli.demo.story import Board, Evidence, Finding, findings, problems
 from carom.cli.demo.view import Moving, Plain, advice, can_move, console, put, summary, view
-from carom.cli.options import broker_option, option, speaking
+from carom.cli.options import broker_option, check_shared, option, speaking
 from carom.cli.output import FAILED, OK, Output, shown
 from carom.runtime.settings import redacted
 
@@ -34,7 +34,7 @@ class Interrupted(Exception):
         super().__init__(f"ended by signal {number}")
 
 
-@click.command
+@click.command(short_help="Watch a small shop whose orders go wrong in every way.")
 @broker_option("Play on this broker; without it, on an embedded one in a temporary file.")
 @option("--fast", is_flag=True, help="Without the pauses that let people follow.")
 @option("--keep", is_flag=True, help="Keep the messages, and the broker's file.")
@@ -44,6 +44,8 @@ def demo(out: Output, *, broker: str | None, fast: bool, keep: bool) -> int:
 
     It takes about ten seconds, in real processes. Exits with 0 only if everything that it tells has happened.
     """
+    if broker is not None:
+        check_shared(broker)
     play = Play.choose(fast=fast, keep=keep)
     board = new_board()
     began = time.monotonic()
