@@ -27,19 +27,24 @@ class Order(msgspec.Struct):
     note: str
 
 
-ORDER = Order(1_000_000, "customer-000001", "x" * 204)
+ORDER = Order(1_000_000, "customer-000001", "x" * 203)
 BODY = msgspec.json.encode(ORDER)
 HEADERS = {"tenant": "bench", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process is to do. ``warm_up`` messages come first and are not measured."""
+    """What a process is to do. ``warm_up`` messages come first and are not measured.
+
+    ``delay_ms`` is how long a retry waits, ``path`` a directory to write to, for those who need them.
+    """
 
     url: str
     queue: str
     messages: int
     warm_up: int = 0
+    delay_ms: int = 0
+    path: str = ""
 
     @property
     def total(self) -> int:

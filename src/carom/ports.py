@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 
 if TYPE_CHECKING:
     from carom.core.effects import PublishResult
+    from carom.core.lint import ServerFacts
     from carom.core.message import Message
     from carom.core.topology import Topology
 
@@ -115,6 +116,14 @@ class Broker(Protocol):
 
     async def depths(self, queues: Iterable[str]) -> dict[str, Depth | None]:
         """Return how deep the queues are; None for one that does not exist."""
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A broker that can be asked about itself; not every one can."""
+
+    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
+        """Return what the server says of itself and of these queues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,45 @@
-"""The broker's contract on a real RabbitMQ."""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
+"""RabbitMQ keeps the contract of every broker, in real time; what a test declared is deleted again."""
 
 import pika
+import pytest
 
 from carom.brokers.rabbitmq import RabbitBroker
-from carom.core.topology import Topology
-from carom.ports import Broker
 from carom.runtime.clock import RealClock
 from carom.testing.contracts import BrokerContract
 
-URL = "amqp://guest:guest@127.0.0.1:5672/"
+FIRST_THAT_FORGETS_HAND_BACKS = (4, 3)
 
 
-class TestRabbit(BrokerContract):
+@pytest.fixture(scope="module")
+def server_version(rabbitmq_url):
+    """Return the version that the server reports, as numbers."""
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        version = connection._impl.server_properties["version"]
+    return tuple(int(number) for number in version.split(".")[:2])
+
+
+class TestRabbitBroker(BrokerContract):
     sees_bindings = False
 
-    def make_broker(self) -> Broker:
-        return RabbitBroker(URL, RealClock())
+    @pytest.fixture(autouse=True)
+    def _on(self, rabbitmq_url, server_version):
+        self.url = rabbitmq_url
+        self.counts_hand_backs = server_version < FIRST_THAT_FORGETS_HAND_BACKS
 
-    async def drop_connection(self, broker: RabbitBroker) -> None:
+    def make_broker(self):
+        return RabbitBroker(self.url, RealClock())
+
+    async def drop_connection(self, broker):
         broker.drop_connections()
 
-    async def delete_queue(self, broker: Broker, queue: str) -> None:
-        with pika.BlockingConnection(pika.URLParameters(URL)) as connection:
+    async def delete_queue(self, broker, queue):
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             connection.channel().queue_delete(queue)
 
-    async def tear_down(self, declared: Sequence[Topology]) -> None:
-        with pika.BlockingConnection(pika.URLParameters(URL)) as connection:
+    async def tear_down(self, declared):
+        if not declared:
+            return
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             channel = connection.channel()
             for topology in declared:
                 for queue in topology.queues:

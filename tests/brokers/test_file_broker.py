@@ -243,7 +243,7 @@ async def test_a_consumer_whose_queue_went_while_its_session_was_lost_ends(path)
 
 def fill_disk(broker):
     """Let the commits of this broker find the disk full, until `free_disk`."""
-    journal = broker._journal
+    journal = broker._commits.journal
     connect = journal._connect
 
     def cramped():
@@ -296,7 +296,7 @@ async def test_a_snapshot_that_fails_is_tried_later_and_costs_nothing_else(path,
         def fail():
             raise BrokerUnavailable("no")
 
-        monkeypatch.setattr(broker._journal, "snapshot", fail)
+        monkeypatch.setattr(broker._commits.journal, "snapshot", fail)
         for _ in range(3):
             assert await broker.publish([job(b"1" * 100)]) == [CONFIRMED]
         monkeypatch.undo()
@@ -316,10 +316,45 @@ async def test_snapshots_go_on_beside_the_work(path, monkeypatch):
         assert await ready(one) == 0
         assert (
             await one._commits.look(
-                lambda _engine: one._journal._db.execute("SELECT MAX(seq) FROM snapshot").fetchone()[0]
+                lambda _engine: one._commits.journal._db.execute("SELECT MAX(seq) FROM snapshot").fetchone()[0]
             )
             > 50
         )
+
+
+async def test_a_defect_is_told_to_whoever_asked_and_the_broker_goes_on(path, monkeypatch):
+    async with Opened(path) as opened:
+        broker = await opened.broker()
+
+        def turn(_requests, _now_ms):
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(broker._commits.journal, "turn", turn)
+        [result] = await broker.publish([job()])
+        assert "failed unexpectedly: ZeroDivisionError" in result.why
+        monkeypatch.undo()
+        assert await broker.publish([job()]) == [CONFIRMED]
+
+
+async def test_what_is_asked_for_a_session_that_is_over_says_so(path):
+    async with Opened(path) as opened:
+        broker = await opened.broker()
+        down = asyncio.ensure_future(broker.disconnect())
+        await until(lambda: broker._commits._running, "the end of the session on its way to the disk")
+        with pytest.raises(BrokerUnavailable, match="lost while waiting"):
+            await broker.get("jobs")
+        await down
+        assert await broker.get("jobs") is None
+
+
+async def test_a_broker_may_be_closed_and_opened_again_at_once_and_often(path):
+    async with Opened(path) as opened:
+        broker = await opened.broker()
+        for number in range(30):
+            assert await broker.publish([job(b"%d" % number)]) == [CONFIRMED]
+            await broker.close()
+            await broker.open()
+        assert await ready(broker) == 30
 
 
 # --- single messages

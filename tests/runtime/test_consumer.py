@@ -7,7 +7,8 @@ import pytest
 from runtime_stage import ends, told
 
 from carom import App, Discard, Message, Reject
-from carom.brokers.embedded.broker import MemoryBroker, MemoryDelivery
+from carom.brokers.embedded.broker import MemoryBroker
+from carom.brokers.embedded.deliveries import EmbeddedDelivery
 from carom.core.effects import CONFIRMED, NACKED, Returned, Unknown
 from carom.core.topology import Queue, Topology, arguments
 from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
@@ -395,7 +396,7 @@ async def test_a_mistake_of_an_adapter_in_a_batch_costs_no_message(caplog):
 
 
 async def test_a_delivery_that_cannot_even_be_read_is_refused(caplog):
-    class Unreadable(MemoryDelivery):
+    class Unreadable(EmbeddedDelivery):
         @property
         def message(self):
             raise TypeError("a bug in an adapter")

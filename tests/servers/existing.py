@@ -1,15 +1,19 @@
 """A RabbitMQ that somebody else runs, named by ``CAROM_TEST_BROKER``, and a vhost of this run on it.
 
-Rule: nothing of anybody else's is touched. The vhost is made through the management API or rabbitmqctl and deleted at
-the end; where neither is to be had, the vhost of the URL is used, whose tests delete what they declared.
+Rule: nothing of anybody else's is touched. The vhost is made through the management API (on port 15672, or where the
+option ``management`` of the URL says) or rabbitmqctl, and deleted at the end; where neither is to be had, the vhost of
+the URL is used, and the tests delete what they declared.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from functools import partial
+from typing import TypeAlias
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
 import pika
@@ -18,6 +22,8 @@ from pika import exceptions
 from .management import Management, Refused
 from .programs import search_path
 
+Act: TypeAlias = Callable[[str], object]
+AMQP_PORT, MANAGEMENT_PORT = 5672, 15_672
 CTL_SECONDS = 60
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -27,14 +33,16 @@ class ExistingRabbit:
 
     def __init__(self, given: str) -> None:
         """Make a vhost, if there is a way."""
-        self.given = given
         parts = urlsplit(given)
-        self._host = parts.hostname or "localhost"
-        self._user, self._password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-        management = Management(f"http://{self._host}:15672", self._user, self._password)
+        options = dict(parse_qsl(parts.query))
+        self._host, self._port = parts.hostname or "localhost", parts.port or AMQP_PORT
+        self._user = unquote(parts.username or "guest")
+        address = options.pop("management", f"http://{self._host}:{MANAGEMENT_PORT}")
+        management = Management(address, self._user, unquote(parts.password or "guest"))
+        self.given = urlunsplit(parts._replace(query=urlencode(options)))
         self.management: Management | None = management if management.is_there() else None
-        self._delete: Callable[[str], None] | None = None
-        self.url = given
+        self._delete: Act | None = None
+        self.url = self.given
         self.vhost = self.make_vhost(f"carom-run-{uuid4().hex[:12]}")
         if self.vhost is not None:
             self.url = self.with_vhost(self.vhost)
@@ -66,19 +74,27 @@ class ExistingRabbit:
         if self.vhost is not None:
             self.delete_vhost(self.vhost)
 
-    def _ways(self) -> list[tuple[Callable[[str], None], Callable[[str], None]]]:
-        ways: list[tuple[Callable[[str], None], Callable[[str], None]]] = []
+    def _ways(self) -> list[tuple[Act, Act]]:
+        ways: list[tuple[Act, Act]] = []
         if self.management is not None:
             ways.append((self.management.make_vhost, self.management.delete_vhost))
-        # Whether the node that rabbitmqctl reaches is the one of the URL shows when the vhost is entered.
         ctl = shutil.which("rabbitmqctl", path=search_path())
-        if ctl is not None and self._host in HERE:
-            ways.append((lambda vhost: self._make_by(ctl, vhost), lambda vhost: _run(ctl, "delete_vhost", vhost)))
+        if ctl is not None and self._host in HERE and self._port in listened_to(ctl):
+            ways.append((partial(self._make_by, ctl), partial(_run, ctl, "delete_vhost")))
         return ways
 
     def _make_by(self, ctl: str, vhost: str) -> None:
         _run(ctl, "add_vhost", vhost)
         _run(ctl, "set_permissions", "-p", vhost, self._user, ".*", ".*", ".*")
+
+
+def listened_to(ctl: str) -> set[int]:
+    """Return the ports of the node that rabbitmqctl reaches; none when it reaches none."""
+    try:
+        status = json.loads(_run(ctl, "--quiet", "--formatter", "json", "status"))
+        return {listener["port"] for listener in status["listeners"]}
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError):
+        return set()
 
 
 def with_vhost(url: str, vhost: str) -> str:
@@ -89,16 +105,11 @@ def with_vhost(url: str, vhost: str) -> str:
 def can_enter(url: str) -> bool:
     """Return whether the vhost of a URL lets its user in."""
     try:
-        pika.BlockingConnection(_parameters(url)).close()
+        pika.BlockingConnection(pika.URLParameters(urlunsplit(urlsplit(url)._replace(query="")))).close()
     except (exceptions.AMQPError, OSError):
         return False
     return True
 
 
-def _parameters(url: str) -> pika.URLParameters:
-    """Return what the driver makes of a URL, whose options are Carom's and not the driver's."""
-    return pika.URLParameters(urlunsplit(urlsplit(url)._replace(query="")))
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=CTL_SECONDS)
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=CTL_SECONDS).stdout

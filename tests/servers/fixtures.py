@@ -27,9 +27,11 @@ import pytest
 
 from .existing import ExistingRabbit, with_vhost
 from .keeper import Keeper
-from .postgres import Postgres, postgres as private_postgres
+from .postgres import Postgres
+from .postgres import postgres as private_postgres
 from .programs import POSTGRES, RABBITMQ, Missing
-from .rabbitmq import Rabbit, rabbitmq as private_rabbitmq
+from .rabbitmq import Rabbit
+from .rabbitmq import rabbitmq as private_rabbitmq
 from .server import Server
 
 RABBIT_FIXTURES = frozenset({"rabbitmq_url", "empty_rabbitmq_url", "rabbitmq_management_url", "rabbitmq"})
@@ -51,6 +53,18 @@ class House:
         self._existing: ExistingRabbit | None = None
 
     @property
+    def keeper(self) -> Keeper:
+        """Who keeps the servers; started when first asked for."""
+        if self._keeper is None:
+            self._keeper = Keeper()
+        return self._keeper
+
+    @property
+    def has_started(self) -> bool:
+        """Whether anything was started."""
+        return self._keeper is not None
+
+    @property
     def servers(self) -> list[Server]:
         """What was started here."""
         return [server for server in (self._rabbitmq, self._postgres) if server is not None]
@@ -58,14 +72,14 @@ class House:
     def rabbitmq(self) -> Rabbit:
         """Return a RabbitMQ of our own, started, perhaps not yet ready."""
         if self._rabbitmq is None:
-            self._rabbitmq = private_rabbitmq(self._keep())
+            self._rabbitmq = private_rabbitmq(self.keeper)
             self._rabbitmq.start()
         return self._rabbitmq
 
     def postgres(self) -> Postgres:
         """Return a PostgreSQL of our own, started, perhaps not yet ready."""
         if self._postgres is None:
-            self._postgres = private_postgres(self._keep())
+            self._postgres = private_postgres(self.keeper)
             self._postgres.start()
         return self._postgres
 
@@ -87,11 +101,6 @@ class House:
             self._existing.close()
         if self._keeper is not None:
             self._keeper.close()
-
-    def _keep(self) -> Keeper:
-        if self._keeper is None:
-            self._keeper = Keeper()
-        return self._keeper
 
 
 HOUSE = pytest.StashKey[House]()

@@ -99,9 +99,9 @@ def find_docker() -> str | None:
     return docker if asked.returncode == 0 else None
 
 
-def source(program: Program) -> Path | str:
+def source(program: Program, docker: Callable[[], str | None] = find_docker) -> Path | str:
     """Return what a server can be started from: the folder of its programs, or else docker. Raises Missing."""
-    found = find(program) or find_docker()
+    found = find(program) or docker()
     if found is None:
         raise Missing(
             f"the tests need {program.title} and cannot find it. Debian, Ubuntu: sudo apt-get install "

@@ -137,7 +137,9 @@ class Rabbit(Server):
             arguments, check=False, env=environment, capture_output=True, text=True, timeout=CTL_SECONDS
         )
         if done.returncode != 0:
-            raise CtlFailed(f"rabbitmqctl {' '.join(command)} exited with {done.returncode}: {done.stdout}{done.stderr}")
+            raise CtlFailed(
+                f"rabbitmqctl {' '.join(command)} exited with {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def _ctl(self, *command: str) -> tuple[list[str], dict[str, str]]:

@@ -112,7 +112,7 @@ class Watchdog:
 
 
 def _group_of(user: str) -> int:
-    import pwd  # noqa: PLC0415 - only where there are users to change to
+    import pwd
 
     return pwd.getpwnam(user).pw_gid
 
@@ -158,17 +158,16 @@ def _descendants(pid: int) -> list[int]:
 def _processes() -> Iterator[tuple[int, int]]:
     """Name every living process and its parent."""
     if not Path("/proc/self/stat").exists():
-        listed = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], check=False, capture_output=True, text=True)  # noqa: S607 - wherever the system keeps it
+        listed = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], check=False, capture_output=True, text=True)
         rows = (line.split() for line in listed.stdout.splitlines())
         yield from ((int(pid), int(parent)) for pid, parent, state in rows if not state.startswith("Z"))
         return
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError, ValueError):
-                # The name of the program, in parentheses, may hold anything; behind it come the state and the parent.
-                state, parent, *_ = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                if state not in "ZX":
-                    yield int(entry), int(parent)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            # The name of the program, in parentheses, may hold anything; behind it come the state and the parent.
+            state, parent, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+            if state not in "ZX":
+                yield int(process.name), int(parent)
 
 
 def _lines(parent: int) -> Iterator[bytes]:

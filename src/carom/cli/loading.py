@@ -87,7 +87,7 @@ def _app(found: Any, reference: str) -> App:
     if isinstance(found, App):
         return found
     if not callable(found):
-        raise ConfigurationError(f"{reference} is a {type(found).__name__} and not an App")
+        raise ConfigurationError(f"{reference} is not an App but of type {type(found).__name__}")
     if inspect.iscoroutinefunction(found):
         raise ConfigurationError(f"{reference} is an async function; a function that makes an app is a plain one")
     _check_factory(found, reference)
@@ -97,7 +97,7 @@ def _app(found: Any, reference: str) -> App:
         raise ConfigurationError(f"{reference} made no app: {_cause(error)}") from error
     if isinstance(made, App):
         return made
-    raise ConfigurationError(f"{reference}() returns a {type(made).__name__} and not an App")
+    raise ConfigurationError(f"{reference}() does not return an App but something of type {type(made).__name__}")
 
 
 def _check_factory(factory: Any, reference: str) -> None:

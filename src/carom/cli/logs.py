@@ -27,6 +27,7 @@ _LEVELS = {
     2: (logging.DEBUG, logging.DEBUG),
 }
 """What is logged at each verbosity: from Carom, and from everybody else."""
+EVERYTHING = 2
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -72,6 +73,8 @@ def set_up(out: Output, form: Format) -> None:
     ours, others = _LEVELS[min(max(out.verbosity, -2), 2)]
     logging.getLogger("carom").setLevel(ours)
     logging.getLogger().setLevel(others)
+    if out.verbosity < EVERYTHING:
+        logging.getLogger("pika").setLevel(logging.CRITICAL)  # what happens to a connection is told as an event
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(capture=True)
 

@@ -20,6 +20,7 @@ from carom.brokers.embedded import sessions
 from carom.brokers.embedded.commands import Command, End, Get, Settle
 from carom.brokers.embedded.engine import Engine, Handed, Verb
 from carom.brokers.embedded.journal import Change, Journal, Look, Request
+from carom.brokers.embedded.sessions import Session
 from carom.errors import BrokerError, BrokerUnavailable, CaromError
 from carom.ports import Clock
 
@@ -45,7 +46,7 @@ class Commits:
         trouble: Callable[[str | None], None],
     ) -> None:
         """Start the thread. `stop` ends it."""
-        self._journal = journal
+        self.journal = journal
         self._clock = clock
         self._take = take
         self._trouble = trouble
@@ -94,9 +95,17 @@ class Commits:
         self._sweep = self._sweep or sweep
         self._schedule()
 
-    def in_thread(self, action: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Do something with the journal in its thread, after what is under way there."""
-        return self._loop.run_in_executor(self._thread, action)
+    async def opened(self) -> None:
+        """Open the file, in its thread."""
+        await self._loop.run_in_executor(self._thread, self.journal.open)
+
+    async def entered(self) -> Session:
+        """Enter with a new session, after what is under way."""
+        return await self._loop.run_in_executor(self._thread, self.journal.enter)
+
+    async def closed(self) -> None:
+        """Close the file, after what is under way."""
+        await self._loop.run_in_executor(self._thread, self.journal.close)
 
     def abandon(self, session: str) -> None:
         """Fail what is still to be asked for a session that is over; its settlements are of no use any more."""
@@ -119,7 +128,7 @@ class Commits:
         self._asked = []
         self._settling = None
         with contextlib.suppress(RuntimeError):
-            self._thread.submit(self._journal.close)
+            self._thread.submit(self.journal.close)
         self._thread.shutdown(wait=False)
 
     def _schedule(self) -> None:
@@ -138,7 +147,7 @@ class Commits:
 
     def _work(self, asked: list[_Asked], sweep: bool, now_ms: int) -> None:  # noqa: FBT001 - a job of the thread
         """In the thread: one turn, then a snapshot if the log has grown enough."""
-        journal = self._journal
+        journal = self.journal
         try:
             change: Change | CaromError = self._turn(asked, sweep, now_ms)
         except CaromError as error:
@@ -158,7 +167,7 @@ class Commits:
                 self._no_snapshot_before = time.monotonic() + SNAPSHOT_RETRY_S
 
     def _turn(self, asked: list[_Asked], sweep: bool, now_ms: int) -> Change:  # noqa: FBT001 - a job of the thread
-        journal = self._journal
+        journal = self.journal
         requests = [request for request, _ in asked]
         if not sweep:
             return journal.turn(requests, now_ms)

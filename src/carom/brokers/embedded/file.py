@@ -118,7 +118,6 @@ class FileBroker:
         self._report: Report = report or (lambda _event: None)
         self._observe = observe
         self._pid = os.getpid()
-        self._journal = Journal(self.path, observe=observe)
         self._commits: Commits | None = None
         self._link: FileLink | None = None
         self._subscriptions: dict[str, FileSubscription] = {}
@@ -143,9 +142,10 @@ class FileBroker:
             return
         sessions.check_platform()
         self._pid = os.getpid()
-        commits = Commits(self._journal, self._clock, self._take, self._trouble)
+        # One journal for each opening: the thread of the last one may still be closing its own.
+        commits = Commits(Journal(self.path, observe=self._observe), self._clock, self._take, self._trouble)
         try:
-            await commits.in_thread(self._journal.open)
+            await commits.opened()
             if not self._observe:
                 await self._enter(commits)
         except BaseException:
@@ -177,7 +177,7 @@ class FileBroker:
                 link.open = False
                 with suppress(BrokerError):  # then others end it, when they find that nobody holds its lock any more
                     await commits.ask(End(link.session))
-            await commits.in_thread(self._journal.close)
+            await commits.closed()
         finally:
             commits.stop()
 
@@ -298,7 +298,7 @@ class FileBroker:
         return self._link
 
     async def _enter(self, commits: Commits) -> None:
-        session = await commits.in_thread(self._journal.enter)
+        session = await commits.entered()
         self._link = FileLink(commits, session.id)
         self._reader = session.fd
         asyncio.get_running_loop().add_reader(session.fd, self._woken)

@@ -23,7 +23,7 @@ from carom.errors import BrokerUnavailable, Unsupported
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has neither flock nor named pipes
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment] # `check_platform` refuses before anybody uses it
 
 PATIENCE_S = 10.0
 """How long to wait for another process that is writing, before saying so."""
@@ -208,5 +208,5 @@ def _close_inherited() -> None:
         held.shut()
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows cannot fork
     os.register_at_fork(after_in_child=_close_inherited)

@@ -20,12 +20,17 @@ from carom.brokers.rabbitmq.channels import ChannelClosed, Rpc, answer, fail, op
 from carom.brokers.rabbitmq.connection import Link
 from carom.brokers.rabbitmq.consuming import Acks, RabbitDelivery, RabbitSubscription
 from carom.brokers.rabbitmq.frames import Connection
+from carom.brokers.rabbitmq.management import Management
 from carom.brokers.rabbitmq.publishing import Publishing
 from carom.core.effects import PublishResult
+from carom.core.lint import QueueFacts, ServerFacts
 from carom.core.message import Message
 from carom.core.topology import Topology
 from carom.errors import BrokerError, BrokerUnavailable
 from carom.ports import BrokerEvent, Clock, ConnectionBlocked, ConnectionUnblocked, Delivery, Depth, Mode, Report
+
+ALARM_S = 1.0
+"""How long a broker may take to say that it takes no messages."""
 
 
 class RabbitBroker:
@@ -132,12 +137,30 @@ class RabbitBroker:
             found[queue] = None if counted is None else Depth(counted[0], None, counted[1])
         return found
 
+    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
+        """Return what the server says of itself, over AMQP, and over its management API where that is known."""
+        management = Management(self._address())
+        answers = await management.answers()
+        found: dict[str, QueueFacts | None] = {}
+        for queue, depth in (await self.depths(queues)).items():
+            policy = await management.queue_policy(queue) if answers and depth is not None else None
+            found[queue] = None if depth is None else QueueFacts(depth.ready, depth.consumers, policy)
+        return ServerFacts(self.server_version, await self._alarm(), answers, found)
+
     def drop_connections(self) -> None:
         """Cut both connections as a failing network would, for tests; they are restored."""
         for link in (self._in, self._out):
             link.drop("cut by a test")
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    async def _alarm(self) -> str:
+        """Publish to nowhere: a broker that is short of something says so, and only then, when it is published to."""
+        asked = asyncio.ensure_future(self.publish([Message(routing_key=f"carom.nowhere.{id(self)}")]))
+        await asyncio.wait([asked], timeout=ALARM_S)
+        asked.cancel()
+        await asyncio.wait([asked])
+        return self._out.blocked
 
     def _address(self) -> Address:
         return parse(self._url() if callable(self._url) else self._url)

@@ -42,7 +42,7 @@ async def verify(connection: Callable[[], Connection | None], topology: Topology
     differences = []
     for thing in _things(topology):
         if not await _exists(connection, thing):
-            differences.append(f"{_called(thing)} is missing: 'carom topology apply' makes it")
+            differences.append(f"{_called(thing)} is missing")
         elif difference := await _declared(connection, thing):
             differences.append(difference)
     if differences:
