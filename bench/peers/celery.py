@@ -13,6 +13,7 @@ import msgspec
 from celery import Celery
 from celery.worker import state
 from kombu import Queue
+from kombu.asynchronous import get_event_loop
 
 from bench.job import ORDER, PREFETCH, Job, Sample, Stopwatch, rate
 
@@ -61,7 +62,8 @@ def consume(job: Job) -> Sample:
 
 
 def _stop() -> None:
-    state.should_stop = 0
+    """Stop when the last message is acknowledged, which happens after its task has ended."""
+    get_event_loop().call_later(0.2, setattr, (state, "should_stop", 0))
 
 
 def _app(job: Job) -> Any:

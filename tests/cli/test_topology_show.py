@@ -5,7 +5,8 @@ import re
 
 import pytest
 from cli_stage import carom
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from carom import App, RetryPolicy
 from carom.cli.definitions import read, written

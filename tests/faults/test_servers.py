@@ -39,7 +39,7 @@ from servers.fixtures import HOUSE
 def test_with_a_server(pytestconfig):
     keeper = pytestconfig.stash[HOUSE].keeper
     environment = {{"PATH": os.environ["PATH"], "HOME": str(keeper.scratch)}}
-    keeper.ask("start", "stubborn", ["/bin/sh", "-c", {command!r}], environment, None, 15)
+    keeper.ask("start", "stubborn", ["/bin/sh", "-c", {command!r}], environment, None, {end:d})
     print("SCRATCH", keeper.scratch, flush=True)
     {ending}
 """
@@ -126,9 +126,11 @@ def nothing_is_left(scratch: Path) -> None:
 # However the tests end, nothing is left behind.
 
 
-@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("raise RuntimeError", 1), ("os._exit(9)", 9)])
-def test_nothing_is_left_when_the_tests_are_over(pytest_run, ending, code):
-    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, ending=ending))
+@pytest.mark.parametrize(
+    ("ending", "code", "end"), [("pass", 0, signal.SIGTERM), ("raise RuntimeError", 1, 9), ("os._exit(9)", 9, 9)]
+)
+def test_nothing_is_left_when_the_tests_are_over(pytest_run, ending, code, end):
+    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, end=end, ending=ending))
     scratch = run.scratch()
     run.process.communicate(timeout=SECONDS)
     assert run.process.returncode == code
@@ -137,7 +139,7 @@ def test_nothing_is_left_when_the_tests_are_over(pytest_run, ending, code):
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_nothing_is_left_when_the_tests_are_ended(pytest_run, ending):
-    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, ending=FOR_EVER))
+    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, end=9, ending=FOR_EVER))
     scratch = run.scratch()
     assert living(scratch), "the servers cannot be seen, so that nothing would be proved"
     os.killpg(run.process.pid, ending)  # as a terminal does it: to the whole group
@@ -146,7 +148,7 @@ def test_nothing_is_left_when_the_tests_are_ended(pytest_run, ending):
 
 
 def test_a_ctrl_c_is_over_only_when_nothing_is_left(pytest_run):
-    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, ending=FOR_EVER))
+    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, end=9, ending=FOR_EVER))
     scratch = run.scratch()
     os.killpg(run.process.pid, signal.SIGINT)
     run.process.communicate(timeout=SECONDS)
@@ -156,7 +158,7 @@ def test_a_ctrl_c_is_over_only_when_nothing_is_left(pytest_run):
 
 def test_nothing_is_left_while_a_process_of_the_tests_still_holds_the_pipe(pytest_run):
     ending = f"os.fork()\n    {FOR_EVER}"
-    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, ending=ending))
+    run = pytest_run(TEST_WITH_A_SERVER.format(command=STUBBORN, end=9, ending=ending))
     scratch = run.scratch()
     os.kill(run.process.pid, signal.SIGKILL)
     nothing_is_left(scratch)

@@ -150,9 +150,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say which servers there were, how long they were waited for, and what was not run against somebody else's."""
     house = config.stash[HOUSE]
-    ready = [f"{one.name} ready after {one.ready_after_s:.1f} s" for one in house.servers if one.ready_after_s]
-    if ready:
-        terminalreporter.write_line(f"servers: {', '.join(ready)}; the tests waited {house.waited_s:.1f} s for them")
+    if house.servers:
+        names = " and ".join(server.name for server in house.servers)
+        terminalreporter.write_line(f"{names} of our own: the tests waited {house.waited_s:.1f} s for them to start")
     if house.left_out:
         terminalreporter.section("not run: they stop or alarm the server, and this one is somebody else's")
         for name in house.left_out:

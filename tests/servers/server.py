@@ -49,9 +49,7 @@ class Server:
         self.keeper = keeper
         self.port = 0
         self.started_at = 0.0
-        self.ready_after_s: float | None = None
-        """How long its first start took, when that is over."""
-        self._is_ready = False
+        self._is_ready = self._was_ready = False
 
     # --- what a server is
 
@@ -79,11 +77,10 @@ class Server:
 
     def await_ready(self) -> None:
         """Return when it answers. A first start that fails is tried again: somebody may have taken one of its ports."""
-        tries = 1 if self.ready_after_s is not None else TRIES
+        tries = 1 if self._was_ready else TRIES
         while not self._is_ready:
             if self.answers():
-                self._is_ready = True
-                self.ready_after_s = self.ready_after_s or time.monotonic() - self.started_at
+                self._is_ready = self._was_ready = True
             elif (code := self.keeper.ask("exited", self.name)) is not None:
                 tries -= 1
                 if tries == 0:

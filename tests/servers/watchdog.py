@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any
 
 LOOK_SECONDS, POLL_SECONDS = 1.0, 0.02
-END_SECONDS, UNDO_SECONDS = 5.0, 30.0
+END_SECONDS, KILL_SECONDS, UNDO_SECONDS = 2.0, 10.0, 30.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -88,8 +88,8 @@ class Watchdog:
         process = self.owned[name].process
         doomed = [] if process.poll() is not None else [process.pid, *_descendants(process.pid)]
         _kill(doomed)
-        process.wait(END_SECONDS)
-        _until(lambda: not set(doomed) & set(_descendants(os.getpid())), END_SECONDS)
+        process.wait(KILL_SECONDS)
+        _until(lambda: not set(doomed) & set(_descendants(os.getpid())), KILL_SECONDS)
 
     def exited(self, name: str) -> int | None:
         """Return how a server exited, or nothing while it runs."""
@@ -104,7 +104,7 @@ class Watchdog:
             with contextlib.suppress(ProcessLookupError):
                 owned.process.send_signal(owned.end)
         _until(lambda: all(owned.process.poll() is not None for owned in running), END_SECONDS)
-        _until(lambda: not _kill(_descendants(os.getpid())), END_SECONDS)
+        _until(lambda: not _kill(_descendants(os.getpid())), KILL_SECONDS)
         for command in self.undoing:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 subprocess.run(command, check=False, capture_output=True, timeout=UNDO_SECONDS)
@@ -202,7 +202,7 @@ def main() -> None:
         for line in _lines(int(sys.argv[1])):
             _say(watchdog.obey(json.loads(line)))
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # nobody listens: nothing is to be flushed at exit either
+        sys.stdout = None  # nobody listens: nothing is to be flushed at exit either
     finally:
         watchdog.end()
 
