@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 from click.testing import CliRunner
@@ -121,17 +122,20 @@ def running(*arguments, cwd, **variables):
         process.stderr.close()
 
 
-def taken(file, queue):
-    """Return what is ready in a queue of a broker's file, and take it out."""
+def taken(file, queue, at_least=0):
+    """Take what is ready out of a queue of a file, once there is that much: the dead are not missed at once."""
 
     async def take():
         broker = adapters.broker(f"embedded:///{file}", RealClock(), lambda _event: None)
         await broker.open()
         try:
             found = []
-            while (delivery := await broker.get(queue)) is not None:
-                delivery.ack()
-                found.append(delivery.message)
+            deadline = time.monotonic() + DEADLINE_S
+            while (delivery := await broker.get(queue)) is not None or len(found) < at_least:
+                if delivery is not None:
+                    delivery.ack()
+                    found.append(delivery.message)
+                assert time.monotonic() < deadline, f"{queue} has {len(found)} messages and not {at_least}"
             return found
         finally:
             await broker.close()

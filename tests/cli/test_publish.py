@@ -132,8 +132,8 @@ def test_what_cannot_be_meant_is_a_usage_error(arguments, said, shop):
     ("arguments", "said"),
     [
         (("x", "1", *APP, "--header", "carom-attempt=9"), "Carom's own"),
-        (("x" * 256, "1", *APP), "more than 255 bytes"),
-        (("x", "1", "--broker", "smoke://signals"), "no broker answers to smoke"),
+        (("x" * 256, "1", *APP), "at most 255 bytes"),
+        (("x", "1", "--broker", "smoke://signals"), "no broker answers to"),
         (("x", "1", "--app", "published_shop:nope"), "it has published_shop:app"),
     ],
 )
@@ -144,10 +144,10 @@ def test_what_cannot_be_is_a_configuration_error(arguments, said, shop):
 
 
 def test_a_broker_that_does_not_answer_is_exit_code_69_and_no_password_is_shown(tmp_path):
-    found = carom("publish", "x", "1", "--broker", "amqp://ada:secret@127.0.0.1:1/", "--timeout", "20")
+    found = carom("publish", "x", "1", "--broker", "amqp://ada:secret@127.0.0.1:1/", "--timeout", "0.5")
     assert found.exit_code == 69, found.output
     assert "secret" not in found.output
-    assert "127.0.0.1" in found.stderr
+    assert "did not answer within 0.5 s" in found.stderr
 
 
 def test_options_come_from_the_environment_and_secrets_from_files(shop):

@@ -33,6 +33,7 @@ from carom.core.settlement import (
     Settlement,
     admit,
     is_suspect,
+    postponed,
     settle,
 )
 from carom.core.wire import Arrival
@@ -338,6 +339,30 @@ def test_a_reason_may_be_anything(laid_out, odd):
 def test_a_wish_of_any_length_is_a_wait_that_a_broker_can_carry(laid_out):
     stage = scene(laid_out)
     assert sent(stage.settled(Retry(10**30))).headers[names.WAIT] == LONGEST_MS - 15_000
+
+
+# Postponed before the first delivery
+
+
+@in_both
+def test_a_postponed_message_comes_to_its_handler_after_its_delay_as_if_it_had_just_been_published(laid_out):
+    stage = scene(laid_out)
+    first = postponed(ORDER, stage.plan, stage.layout, 37_000)
+    assert first is not None
+    assert arrives(stage.layout, first) == (QUEUE, 15_000)
+    life = live(stage, repeat(FAILED), delivered(first, 15_000))
+    assert life.attempts == [(1, 30_000), (2, 32_000), (3, 37_000), (4, 52_000)]
+    assert life.waits == [7_000]
+    dead = sent(life.end)
+    assert (dead.headers[names.EXCHANGE], dead.headers[names.KEY]) == (ORDER.exchange, ORDER.routing_key)
+    assert (dead.body, dead.id, names.foreign(dead.headers)) == (ORDER.body, ORDER.id, ORDER.headers)
+
+
+@in_both
+def test_a_message_too_heavy_to_wait_is_not_postponed(laid_out):
+    stage = scene(laid_out)
+    heavy = replace(ORDER, headers={"blob": "x" * names.HEADERS_LIMIT})
+    assert postponed(heavy, stage.plan, stage.layout, 1_000) is None
 
 
 # Crashes

@@ -337,7 +337,7 @@ def test_any_number_of_copies_changes_nothing_that_belongs_to_the_user(first, co
 
 def test_a_header_whose_name_is_no_utf8_is_the_users_and_stays():
     headers: dict[object, object] = {b"\xff": "kept", "x-opt-a": 1}
-    arrival = wire.read(Message(headers=headers), QUEUE)  # type: ignore[arg-type]  # a driver hands such names on as bytes
+    arrival = wire.read(Message(headers=headers), QUEUE)  # type: ignore[arg-type]  # some clients hand such names on as bytes
     assert made(wire.dead(arrival, TO, NOTE)).headers[b"\xff"] == "kept"  # type: ignore[index]  # as above
 
 

@@ -9,12 +9,12 @@ from runtime_stage import ends, told
 from carom import App, Discard, Message, Reject
 from carom.brokers.embedded.broker import MemoryBroker
 from carom.brokers.embedded.deliveries import EmbeddedDelivery
+from carom.brokers.embedded.engine import Engine
 from carom.core.effects import CONFIRMED, NACKED, Returned, Unknown
 from carom.core.topology import Queue, Topology, arguments
 from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from carom.ports import ConnectionDown, ConnectionUp, ConsumerEnded
 from carom.runtime import events
-from carom.runtime.gate import ALONE_MS
 from carom.testing import Harness, VirtualClock
 
 QUEUE = "q"
@@ -486,30 +486,44 @@ async def test_what_waits_for_its_turn_when_the_connection_goes_is_dropped_witho
         assert ends(h.events).count("Handled") == 3
 
 
-async def test_a_message_that_kills_its_worker_ends_as_a_crash_loop_and_its_neighbours_do_not():
-    app = app_of(fine, crash_limit=3, prefetch=10)
-    handled = []
-    killing = [True]
+async def one_life(engine, clock, handled):
+    """Run a worker until it dies or has nothing to do; tell whether it died."""
+    app, died, broker = App("embedded://", observers=()), asyncio.Event(), MemoryBroker(clock, engine=engine)
 
-    @app.middleware
-    async def kill(message, call):
-        if message.body == b'"killer"':
-            h.broker.disconnect()  # what the broker sees when a worker dies
+    @app.listen("k", queue=QUEUE, crash_limit=3, prefetch=10)
+    async def handle(order: str):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if order == "killer":
+            await broker.close()  # what the others see of it
+            died.set()
+        if died.is_set():
             await asyncio.Event().wait()
-        await asyncio.sleep(0)
-        await call(message)
-        handled.append(message.body)
+        handled.append(order)
 
-    async with Harness(app, patience="10ms") as h:
-        await h.publish_many([("k", "good"), ("k", "killer"), ("k", "better")])
-        await h.advance(ALONE_MS * 5 / 1000)
-        assert {b'"good"', b'"better"'} <= set(handled)
-        (dead,) = h.dead(QUEUE)
-        assert dead.body == b'"killer"'
-        assert dead.headers["carom-reason"] == "crash-loop"
-        assert dead.headers["carom-crashes"] == 3
-        assert len(h.attempts(QUEUE)) >= 5
-        assert killing
+    living = asyncio.ensure_future(app.start(broker=broker, clock=clock))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    living.cancel()
+    await asyncio.wait({living})
+    await app.stop(grace=0)
+    return died.is_set()
+
+
+async def test_a_message_that_kills_its_worker_ends_as_a_crash_loop_and_its_neighbours_do_not():
+    engine, clock, handled = Engine(), VirtualClock(), []
+    publisher = MemoryBroker(clock, engine=engine)
+    await publisher.open()
+    await publisher.declare(app_of(fine).topology)
+    for order in ("good", "killer", "better"):
+        await publisher.publish([Message(body=f'"{order}"'.encode(), exchange="events", routing_key="k")])
+    lives = [await one_life(engine, clock, handled) for _ in range(4)]
+    assert lives == [True, True, True, False], "the limit is three"
+    assert handled == ["good", "better"]
+    (dead,) = engine.contents("q.dlq")
+    assert dead.body == b'"killer"'
+    assert (dead.headers["carom-reason"], dead.headers["carom-crashes"]) == ("crash-loop", 3)
+    await publisher.close()
 
 
 async def test_a_queue_without_counts_has_them_written_down_and_bounded():
@@ -520,21 +534,18 @@ async def test_a_queue_without_counts_has_them_written_down_and_bounded():
     app._mode = "ignore"
     await h.broker.open()
     await h.broker.declare(dataclasses.replace(app.topology, queues=queues))
-    hang = asyncio.Event()
 
     @app.middleware
-    async def hangs(message, call):
-        await hang.wait()
+    async def kill(message, call):
+        h.broker.disconnect()
 
-    h._patience = 0.01
     async with h:
         await h.publish("k", 1)
-        for _ in range(3):
-            h.broker.disconnect()
-            await h.settle()
-        assert h.dead(QUEUE)[0].headers["carom-reason"] == "crash-loop"
-        assert "Postponed" in ends(h.events)
-        hang.set()
+        (dead,) = h.dead(QUEUE)
+        assert dead.headers["carom-reason"] == "crash-loop"
+        assert dead.headers["carom-crashes"] == 3
+        assert len(h.attempts(QUEUE)) == 3
+        assert ends(h.events) == ["Dropped", "Postponed"] * 2 + ["Dropped", "DeadLettered"]
 
 
 async def test_a_queue_deleted_under_its_consumer_comes_back_and_consuming_goes_on():
@@ -551,14 +562,13 @@ async def test_a_queue_deleted_under_its_consumer_comes_back_and_consuming_goes_
 async def test_a_queue_that_cannot_come_back_is_asked_for_again_and_again():
     app = app_of(fine)
     async with Harness(app) as h:
-        wrong = Queue(QUEUE)
-        h.broker.engine.delete_queue(QUEUE, h.clock.now_ms())
-        await h.broker.declare(Topology(queues=(wrong,)))
+        await h.broker.delete_queue(QUEUE)
+        await h.broker.declare(Topology(queues=(Queue(QUEUE),)))
         await h.advance("10s")
         reasons = [event.reason for event in told(h.events, ConsumerEnded)]
         assert len(reasons) > 3
         assert "trying again in" in reasons[1]
-        h.broker.engine.delete_queue(QUEUE, h.clock.now_ms())
+        await h.broker.delete_queue(QUEUE)
         await h.advance("1m")
         await h.publish("k", 2)
         assert len(h.handled(QUEUE)) == 1

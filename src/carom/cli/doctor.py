@@ -11,7 +11,7 @@ import click
 
 from carom import adapters
 from carom.cli.loading import load
-from carom.cli.options import app_dir_option, option, speaking
+from carom.cli.options import app_dir_option, broker_option, speaking
 from carom.cli.output import DRIFT, OK, Output, shown
 from carom.core.lint import Finding, Level, worst
 from carom.runtime.app import App
@@ -23,7 +23,7 @@ _MARKS = {Level.FINE: "ok", Level.NOTE: "note", Level.WARNING: "warning", Level.
 
 @click.command(short_help="Look whether an app is safe on its broker.")
 @click.argument("app", metavar="APP")
-@option("--broker", metavar="URL", envvar="CAROM_BROKER", help="Look at this broker instead of the app's own.")
+@broker_option("Look at this broker instead of the app's own.")
 @app_dir_option
 @speaking
 def doctor(out: Output, *, app: str, broker: str | None, app_dir: str) -> int:

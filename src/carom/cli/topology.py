@@ -13,7 +13,7 @@ from carom import adapters
 from carom.cli.definitions import listener_written, written
 from carom.cli.graphs import dot, mermaid
 from carom.cli.loading import load
-from carom.cli.options import app_dir_option, option, speaking
+from carom.cli.options import app_dir_option, broker_option, option, speaking
 from carom.cli.output import Output, as_json
 from carom.cli.picture import picture
 from carom.layouts import layout as layout_of
@@ -63,7 +63,7 @@ def show(out: Output, *, app: str, form: str, layout: str | None, app_dir: str) 
 
 @topology.command
 @click.argument("app", metavar="APP")
-@option("--broker", metavar="URL", envvar="CAROM_BROKER", help="Apply to this broker instead of the app's own.")
+@broker_option("Apply to this broker instead of the app's own.")
 @option("--dry-run", is_flag=True, help="Only compare: exit with 5 when something is missing or different.")
 @app_dir_option
 @speaking

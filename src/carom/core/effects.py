@@ -53,9 +53,10 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """The broker refused the message: a queue is full or broken, or it would not take such a message at all."""
+    """The broker refused the message: a queue is full or broken, or, ``lasting``, it takes no such message ever."""
 
     why: str = ""
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,13 @@ PublishResult: TypeAlias = Confirmed | Returned | Nacked | Unknown
 
 CONFIRMED = Confirmed()
 NACKED = Nacked()
+
+LASTING_CODES = frozenset({311, 406, 502, 540})
+"""Returns that say something about the message itself: too large, not acceptable, not writable, not implemented."""
+
+
+def lasts(result: PublishResult) -> bool:
+    """Tell whether publishing the same message again would end the same way, for ever."""
+    return (isinstance(result, Nacked) and result.lasting) or (
+        isinstance(result, Returned) and result.code in LASTING_CODES
+    )

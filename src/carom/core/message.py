@@ -182,7 +182,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_stripped(key: object) -> bool:
-    # A name that is no UTF-8 arrives as bytes, and belongs to the user like any other.
+    # Some clients hand on a name that is no UTF-8 as bytes; it belongs to the user like any other.
     return key in _STRIPPED or (isinstance(key, str) and key.startswith(_STRIPPED_PREFIXES))
 
 

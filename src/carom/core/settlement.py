@@ -221,6 +221,8 @@ def _note(moment: Moment, reason: str, error: BaseException | None, why: object 
         return Note(moment.now_ms, moment.host, reason, error=text)
     told = describe(error)
     shown = f"{text}: {told.text}" if text and text != told.text else told.text
+    if isinstance(error, Asked):  # there was no error: people are shown what the handler raised
+        return Note(moment.now_ms, moment.host, reason, "carom.errors.Retry", shown)
     return Note(moment.now_ms, moment.host, reason, told.type, shown, told.trace)
 
 

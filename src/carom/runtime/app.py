@@ -96,6 +96,7 @@ class App:
         self._clock: Clock = RealClock()
         self._broker: Broker | None = None
         self._gate: Gate | None = None
+        self._started = False
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -291,6 +292,7 @@ class App:
         except BaseException:
             await self.stop(grace=0)
             raise
+        self._started = True
         self.tell(events.Started(app=self.name, queues=tuple(one.listener.queue for one in self.consumers)))
 
     async def stop(self, grace: Duration | None = None) -> None:
@@ -304,7 +306,10 @@ class App:
 
     async def _end(self, broker: Broker, grace_ms: int) -> None:
         consumers, self.consumers = self.consumers, ()
-        self.tell(events.Stopping(app=self.name, running=sum(one.running for one in consumers)))
+        began = bool(self._started or consumers)  # an app that never began has nothing to stop: its error says it all
+        self._started = False
+        if began:
+            self.tell(events.Stopping(app=self.name, running=sum(one.running for one in consumers)))
         try:
             if self._gate is not None:
                 self._gate.forget()
@@ -313,7 +318,8 @@ class App:
         finally:
             self._broker = self._publisher.broker = None
             await broker.close()
-        self.tell(events.Stopped(app=self.name, abandoned=abandoned))
+        if began:
+            self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
     async def __aenter__(self) -> Self:
         """Start, for use inside another program."""

@@ -19,7 +19,7 @@ from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
 from carom.core import wire
-from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Unknown
+from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Unknown, lasts
 from carom.core.message import Message
 from carom.core.outcome import Outcome
 from carom.core.settlement import DONE, Layout, Moment, Settlement, admit, is_suspect, settle
@@ -69,6 +69,7 @@ class Consumer:
         self.stuck = 0
         self._shared = shared
         self._plan = listener.plan
+        self._counts = _counts_returns(listener.queue, shared.layout)
         self._backlog: deque[Taken] = deque()
         self._suspects: deque[Taken] = deque()  # they wait to be alone
         self._late: deque[Taken] = deque()  # suspects that waited in vain, and for a place now
@@ -165,7 +166,7 @@ class Consumer:
     # -- taking and starting -------------------------------------------------------------------------------
 
     def _read(self, delivery: Delivery) -> Arrival:
-        return wire.read(delivery.message, self.listener.queue, redelivered=delivery.redelivered)
+        return wire.read(delivery.message, self.listener.queue, redelivered=delivery.redelivered, counts=self._counts)
 
     def _pump(self) -> None:
         if self._stopping:
@@ -384,6 +385,10 @@ class Consumer:
             result = await self._publish_once(copy)
             if isinstance(result, Confirmed):
                 return True
+            if lasts(result):
+                delivery.refuse()
+                self._tell(events.DeadLettered, arrival, message, reason="unpublishable", error=str(result))
+                return False
             if self._stopping:
                 self._hand_back(delivery, arrival)
                 return False
@@ -484,3 +489,9 @@ class Consumer:
                 await asyncio.wait({*self._tasks, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             hurried.cancel()
+
+
+def _counts_returns(queue: str, layout: Layout) -> bool:
+    """Tell whether the queue counts what comes back, as a quorum queue does."""
+    declared = layout.topology.queue(queue)
+    return declared is None or declared.kind == "quorum"

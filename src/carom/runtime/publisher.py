@@ -22,6 +22,17 @@ from carom.runtime import events
 from carom.runtime.inherited import HANDLING, inherit
 
 Outgoing: TypeAlias = Callable[[Message], Message]
+_SHORT = (
+    "routing_key",
+    "exchange",
+    "id",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "type",
+    "app_id",
+    "reply_to",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +150,7 @@ def publish_error(message: Message, result: PublishResult) -> PublishError:
 
 def checked(message: Message) -> Message:
     """Return a message that every broker can carry; raises ConfigurationError with what is too long."""
-    for name in ("routing_key", "exchange", "id", "correlation_id", "content_type", "type", "app_id", "reply_to"):
+    for name in _SHORT:
         value = getattr(message, name)
         if not _is_short(value):
             raise ConfigurationError(

@@ -123,6 +123,8 @@ class Harness:
                 return
             elif time.monotonic() > deadline:
                 self._hanging = self._running()
+                if not self.broker.idle:  # somebody changed the engine behind the broker's back
+                    return
 
     # -- asking --------------------------------------------------------------------------------------------
 

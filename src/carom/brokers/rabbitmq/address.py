@@ -3,34 +3,28 @@
 Several hosts of a cluster are written ``amqp://user:password@a,b:5673,c/vhost``. ``amqps`` is TLS with the server
 verified; ``cafile``, ``certfile`` and ``keyfile`` name PEM files, ``verify=no`` has to be said to be done.
 
-Rule: what is not understood is refused with a sentence, and no sentence ever shows a password.
+Rule: what is not understood is refused with a sentence, and no sentence ever shows a password. A part is shown only
+when no password can be in it.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from carom.core.durations import milliseconds
 from carom.errors import ConfigurationError
 
 PORT, TLS_PORT = 5672, 5671
-_OPTIONS = frozenset(
-    {
-        "heartbeat",
-        "timeout",
-        "confirm_timeout",
-        "window",
-        "cafile",
-        "certfile",
-        "keyfile",
-        "verify",
-        "name",
-        "management",
-    }
-)
+LONGEST_HEARTBEAT_S = 65_535
+_TLS_OPTIONS = frozenset({"cafile", "certfile", "keyfile", "verify"})
+_OPTIONS = _TLS_OPTIONS | {"heartbeat", "timeout", "confirm_timeout", "window", "name", "management"}
+_WORD = re.compile(r"[a-z_]{1,40}")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+_ESCAPED = "a / ? # or @ in a user, a password or a vhost is written %2F %3F %23 or %40"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +42,14 @@ class Tls:
             context = ssl.create_default_context(cafile=self.cafile)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.certfile is not None:
-                context.load_cert_chain(self.certfile, self.keyfile)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"the TLS files of the broker's URL cannot be used: {error}") from error
+                # Without a password given here, OpenSSL would ask for the one of an encrypted key at the terminal.
+                context.load_cert_chain(self.certfile, self.keyfile, password="")
+        except (OSError, ssl.SSLError, ValueError) as error:
+            named = ", ".join(file for file in (self.cafile, self.certfile, self.keyfile) if file is not None)
+            raise ConfigurationError(
+                f"the TLS files of the broker's URL ({named}) cannot be used: {error}; they have to be PEM files, and "
+                "a key must not be encrypted"
+            ) from error
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -71,33 +70,38 @@ class Address:
     confirm_timeout_ms: int = 30_000
     window: int = 1_000
     name: str = "carom"
-    management: str | None = None
+    management: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """Return the address as people may see it: without the password."""
-        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
-        return f"{'amqps' if self.tls else 'amqp'}://{self.user}@{hosts}/{'' if self.vhost == '/' else self.vhost}"
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        vhost = "" if self.vhost == "/" else quote(self.vhost, safe="")
+        return f"{'amqps' if self.tls else 'amqp'}://{quote(self.user)}@{hosts}/{vhost}"
 
 
 def parse(url: str) -> Address:
     """Return the address of a URL. Raises ConfigurationError."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"amqp", "amqps"}:
-        raise ConfigurationError(f"a RabbitMQ address begins with amqp:// or amqps://, not {parts.scheme!r}")
-    credentials, _, places = parts.netloc.rpartition("@")
+    scheme, there, rest = url.strip().partition("://")
+    if not there or scheme.lower() not in {"amqp", "amqps"}:
+        raise ConfigurationError("a RabbitMQ address begins with amqp:// or amqps://, and this one does not")
+    place, asked, query = rest.partition("?")
+    netloc, _, path = place.partition("/")
+    if "#" in rest or "@" in path or (asked and "@" not in netloc and "@" in query.partition("=")[0]):
+        raise ConfigurationError(f"the broker's URL cannot be read: {_ESCAPED}")
+    credentials, _, places = netloc.rpartition("@")
     user, has_password, password = credentials.partition(":")
-    options = _options(parts.query)
-    tls = _tls(options) if parts.scheme == "amqps" else None
-    path = parts.path.removeprefix("/")
+    is_tls = scheme.lower() == "amqps"
+    hosts = tuple(_host(one.strip(), TLS_PORT if is_tls else PORT) for one in places.split(",")) if places else ()
+    options = _options(query)
     if "/" in path:
-        raise ConfigurationError(f"the vhost {path!r} has a slash in it: write the slash as %2F")
+        raise ConfigurationError("the vhost of the broker's URL has a slash in it: write the slash as %2F")
     return Address(
-        hosts=tuple(_host(place, TLS_PORT if tls else PORT) for place in places.split(",")),
-        user=unquote(user) if credentials else "guest",
-        password=unquote(password) if has_password else ("" if credentials else "guest"),
-        vhost=unquote(path) or "/",
-        tls=tls,
-        heartbeat_s=_seconds(options, "heartbeat"),
+        hosts=hosts or (("localhost", TLS_PORT if is_tls else PORT),),
+        user=_plain(user) if credentials else "guest",
+        password=_plain(password) if has_password else ("" if credentials else "guest"),
+        vhost=_plain(path) or "/",
+        tls=_tls(options, is_tls=is_tls),
+        heartbeat_s=_heartbeat(options),
         timeout_ms=_duration(options, "timeout", 10_000),
         confirm_timeout_ms=_duration(options, "confirm_timeout", 30_000),
         window=_count(options, "window", 1_000),
@@ -106,48 +110,90 @@ def parse(url: str) -> Address:
     )
 
 
+def _plain(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:  # which would show the text
+        raise ConfigurationError("a %-escape in the broker's URL is not UTF-8") from None
+
+
 def _options(query: str) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise ConfigurationError(
-            f"the broker's URL has the unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}"
-        )
+    options: dict[str, str] = {}
+    for pair in query.split("&") if query else ():
+        name, _, value = pair.partition("=")
+        if name not in _OPTIONS:
+            shown = repr(name) if _WORD.fullmatch(name) else "that is not shown here"
+            raise ConfigurationError(
+                f"the broker's URL has an unknown option, {shown}; there are {', '.join(sorted(_OPTIONS))}"
+            )
+        if not value or name in options:
+            what = "twice" if value else "without a value"
+            raise ConfigurationError(f"the broker's URL has the option {name!r} {what}")
+        options[name] = _plain(value)
     return options
 
 
 def _host(place: str, default_port: int) -> tuple[str, int]:
-    host, separator, port = place.rpartition(":")
-    if not separator or place.endswith("]"):
-        host, port = place, ""
-    host = host.strip("[]") or "localhost"
+    bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.%\w]+)\](?::(.*))?", place)
+    host, _, port = (bracketed[1], "", bracketed[2] or "") if bracketed else place.partition(":")
+    if not host or "[" in host or "]" in host:
+        raise ConfigurationError("the broker's URL has a host without a name, or one that is no IPv6 address in [ ]")
+    if not bracketed and ":" in port:
+        raise ConfigurationError(f"an IPv6 address in the broker's URL is written in brackets; and {_ESCAPED}")
+    if not bracketed and place.endswith(":"):
+        raise ConfigurationError(f"the broker host {host!r} has a colon and no port after it")
     if not port:
         return host, default_port
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:  # noqa: PLR2004 - the ports there are
-        raise ConfigurationError(f"{port[:20]!r} is no port for the broker host {host!r}")
+    # Its text is not shown: where an @ is missing or not escaped, what looks like a port is a password.
+    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65_536:  # noqa: PLR2004 - the ports there are
+        raise ConfigurationError(f"what follows {host!r} and a colon in the broker's URL is no port; and {_ESCAPED}")
     return host, int(port)
 
 
-def _tls(options: Mapping[str, str]) -> Tls:
+def _tls(options: Mapping[str, str], *, is_tls: bool) -> Tls | None:
+    given = sorted(_TLS_OPTIONS & set(options))
+    if not is_tls:
+        if given:
+            raise ConfigurationError(f"{given[0]!r} is for TLS, and the broker's URL begins with amqp://: say amqps://")
+        return None
     verify = options.get("verify", "yes")
     if verify not in {"yes", "no"}:
-        raise ConfigurationError(f"verify={verify!r} in the broker's URL: say yes or no")
+        raise ConfigurationError(f"verify={verify[:20]!r} in the broker's URL: say yes or no")
+    if "keyfile" in options and "certfile" not in options:
+        raise ConfigurationError("the broker's URL has a keyfile and no certfile: a key is of no use alone")
     return Tls(options.get("cafile"), options.get("certfile"), options.get("keyfile"), verify == "yes")
 
 
-def _seconds(options: Mapping[str, str], name: str) -> int | None:
-    return None if name not in options else _duration(options, name, 0) // 1000
+def _heartbeat(options: Mapping[str, str]) -> int | None:
+    if "heartbeat" not in options:
+        return None
+    seconds = -(-_milliseconds(options, "heartbeat") // 1000)
+    if seconds > LONGEST_HEARTBEAT_S:
+        raise ConfigurationError(
+            f"heartbeat={options['heartbeat']} is longer than {LONGEST_HEARTBEAT_S} s, the longest"
+        )
+    return seconds
 
 
 def _duration(options: Mapping[str, str], name: str, default_ms: int) -> int:
     if name not in options:
         return default_ms
+    value = _milliseconds(options, name)
+    if value == 0:
+        raise ConfigurationError(f"{name}={options[name]} in the broker's URL leaves no time for anything")
+    return value
+
+
+def _milliseconds(options: Mapping[str, str], name: str) -> int:
     text = options[name]
-    return milliseconds(float(text) if text.replace(".", "", 1).isdigit() else text)
+    try:
+        return milliseconds(float(text) if _NUMBER.fullmatch(text) else text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}={text[:40]} in the broker's URL: {error}") from error
 
 
 def _count(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigurationError(f"{name}={text!r} in the broker's URL is no count: say 1 or more")
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:  # noqa: PLR2004 - enough digits
+        raise ConfigurationError(f"{name}={text[:20]!r} in the broker's URL is no count: say 1 or more")
     return int(text)

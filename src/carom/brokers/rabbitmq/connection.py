@@ -1,28 +1,30 @@
 """One connection to RabbitMQ, kept up: dialled, watched, dialled again.
 
-Rule: a lost connection comes back by itself, for ever, with full jitter between tries; what cannot come back by
-itself (credentials, a vhost, a permission) fails the first opening at once with a sentence that says what to do,
-and is said again at every later try.
+Rule: a lost connection comes back by itself, for ever, with full jitter between tries, whatever a try fails with;
+what cannot come back by itself (credentials, a vhost, a permission, a certificate) fails the first opening at once
+with a sentence that says what to do, and is said again at every later try.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from pika import ConnectionParameters, PlainCredentials, SSLOptions, exceptions
+from pika.exceptions import StreamLostError
 
 from carom.brokers.rabbitmq.address import Address
-from carom.brokers.rabbitmq.channels import answer, fail
+from carom.brokers.rabbitmq.channels import answer
+from carom.brokers.rabbitmq.dialling import Untrusted, dial
 from carom.brokers.rabbitmq.frames import Connection
-from carom.errors import BrokerError, BrokerUnavailable, NotPermitted
+from carom.errors import BrokerUnavailable, CaromError
 from carom.ports import Clock, ConnectionBlocked, ConnectionDown, ConnectionUnblocked, ConnectionUp, Report
 
 FIRST_WAIT_MS, LONGEST_WAIT_MS = 100, 30_000
-CLOSE_MS = 5_000
-FRAME_MAX = 131_072
-_ACCESS_REFUSED, _NOT_ALLOWED = 403, 530
+CLOSE_MS, ABORT_MS = 5_000, 1_000
+
+_log = logging.getLogger("carom.rabbitmq")
 
 
 class Link:
@@ -40,7 +42,7 @@ class Link:
     ) -> None:
         """Connect to nothing yet. ``address`` is asked at every try, so that rotated credentials are read again."""
         self.connection: Connection | None = None
-        self.blocked = ""
+        self.name = role
         self._role = role
         self._address = address
         self._clock = clock
@@ -49,140 +51,149 @@ class Link:
         self._down = down
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._is_blocked = False
         self._lost: asyncio.Future[str] | None = None
-
-    @property
-    def name(self) -> str:
-        """Return what this connection is called in events and in the broker's own lists."""
-        return f"{self._address()} ({self._role})"
+        self._waiting: set[asyncio.Future[None]] = set()
 
     async def open(self) -> None:
-        """Connect for the first time. Raises BrokerUnavailable or NotPermitted; from then on it is kept up."""
+        """Connect for the first time; a second time does nothing.
+
+        Raises BrokerUnavailable, NotPermitted or ConfigurationError; from then on it is kept up.
+        """
+        if self._task is not None:
+            return
         self._closing = False
-        connection = await self._first()
-        await self._restore(connection)
-        self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"carom:{self._role}")
+        lost = await self._first()
+        self._task = asyncio.get_running_loop().create_task(self._keep(lost), name=f"carom:{self._role}")
 
     async def close(self) -> None:
         """Close it for good, letting what was written be sent."""
         self._closing = True
         task, self._task = self._task, None
-        connection, self.connection = self.connection, None
-        if connection is not None and not connection.is_closed:
-            lost = self._lost
-            if not connection.is_closing:
-                connection.close(200, "closed by its owner")
-            if lost is not None:
-                await asyncio.wait([lost], timeout=CLOSE_MS / 1000)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        connection, self.connection = self.connection, None
+        self._wake()
+        if connection is not None and self._lost is not None:
+            await self._leave(connection, self._lost)
 
-    def drop(self, reason: str) -> None:
-        """Cut the connection at once, as a failing network would; it is restored like any other."""
-        if self.connection is not None and not self.connection.is_closed:
-            self.connection._terminate_stream(exceptions.StreamLostError(reason))  # noqa: SLF001 - the library has no public way to give a connection up
+    def drop(self, reason: str, connection: Connection | None = None) -> None:
+        """Cut the connection at once, as a failing network would; it is restored like any other.
 
-    async def _first(self) -> Connection:
+        With a ``connection``, only when it is still that one.
+        """
+        now = self.connection
+        if now is not None and not now.is_closed and connection in {None, now}:
+            now.give_up(StreamLostError(reason))
+
+    async def wait(self) -> Connection:
+        """Return the connection, waiting while it is restored, for as long as the address's timeout says.
+
+        Raises BrokerUnavailable.
+        """
+        deadline_ms = self._clock.now_ms() + self._timeout_ms
+        while True:
+            connection = self.connection
+            if connection is not None and connection.is_usable:
+                return connection
+            left_ms = deadline_ms - self._clock.now_ms()
+            if self._task is None or self._closing or left_ms <= 0:
+                why = "it is not open" if self._task is None or self._closing else "it is being restored"
+                raise BrokerUnavailable(f"there is no connection to RabbitMQ right now; {why}")
+            await self._restored(left_ms)
+
+    async def _restored(self, limit_ms: int) -> None:
+        restored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(restored)
+        cancel = self._clock.call_later(limit_ms, lambda: answer(restored, None))
+        try:
+            await restored
+        finally:
+            cancel()
+            self._waiting.discard(restored)
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            answer(waiting, None)
+
+    async def _first(self) -> asyncio.Future[str]:
         """Try until the address's timeout is over: a broker that is being started is worth a wait."""
-        deadline_ms = self._clock.now_ms() + self._address().timeout_ms
+        self._timeout_ms = self._address().timeout_ms
+        deadline_ms = self._clock.now_ms() + self._timeout_ms
         failures = 0
         while True:
             try:
-                return await self._dial()
+                return await self._connect()
+            except Untrusted:
+                raise
             except BrokerUnavailable:
                 failures += 1
                 wait_ms = _wait_ms(failures)
-                if self._clock.now_ms() + wait_ms >= deadline_ms:
+                if self._closing or self._clock.now_ms() + wait_ms >= deadline_ms:
                     raise
                 await self._clock.sleep(wait_ms)
 
-    async def _keep(self) -> None:
-        while not self._closing:
-            lost = self._lost
-            reason = "closed" if lost is None else await asyncio.shield(lost)
+    async def _keep(self, lost: asyncio.Future[str]) -> None:
+        while True:
+            reason = await asyncio.shield(lost)
             self.connection = None
-            if not self._closing:
-                self._down(reason)
-                await self._again(reason)
+            self._down(reason)
+            lost = await self._again(reason)
 
-    async def _again(self, reason: str) -> None:
+    async def _again(self, reason: str) -> asyncio.Future[str]:
         failures = 0
-        while not self._closing:
+        while True:
             failures += 1
             wait_ms = _wait_ms(failures)
             self._report(ConnectionDown(self.name, reason, wait_ms))
             await self._clock.sleep(wait_ms)
             try:
-                await self._restore(await self._dial())
-            except BrokerError as error:
+                return await self._connect()
+            except CaromError as error:
                 reason = str(error)
-            else:
-                return
+            except Exception as error:
+                _log.exception("connecting to %s failed in a way that should not be", self.name)
+                reason = f"{type(error).__name__}: {error}"
 
-    async def _restore(self, connection: Connection) -> None:
-        self.connection = connection
-        self.blocked = ""
+    async def _connect(self) -> asyncio.Future[str]:
+        """Dial once and restore what lived there; return what will hear of its loss."""
+        address = self._address()
+        self.name = f"{address} ({self._role})"
+        connection, lost = await dial(address, self._role)
+        self._timeout_ms = address.timeout_ms
+        self._is_blocked = False
         connection.read_more()
         connection.add_on_connection_blocked_callback(self._on_blocked)
         connection.add_on_connection_unblocked_callback(self._on_unblocked)
         try:
             await self._up(connection)
+            if self._closing:
+                raise BrokerUnavailable("it was closed while it was opened")
         except BaseException:
-            self.connection = None
-            if connection.is_open:
-                connection.close()
+            await self._leave(connection, lost)
             raise
+        self.connection, self._lost = connection, lost
         self._report(ConnectionUp(self.name))
+        self._wake()
+        return lost
 
-    async def _dial(self) -> Connection:
-        """Try every host once, in random order, so that many clients spread over a cluster."""
-        address = self._address()
-        errors: list[str] = []
-        for host, port in random.sample(address.hosts, len(address.hosts)):
-            try:
-                return await self._connect(address, host, port)
-            except BrokerUnavailable as error:
-                errors.append(str(error))
-        raise BrokerUnavailable("; ".join(errors))
-
-    async def _connect(self, address: Address, host: str, port: int) -> Connection:
-        loop = asyncio.get_running_loop()
-        opened: asyncio.Future[Connection] = loop.create_future()
-        lost: asyncio.Future[str] = loop.create_future()
-
-        def failed(_connection: Connection, error: BaseException) -> None:
-            fail(opened, _translated(error, address, host, port))
-
-        def closed(_connection: Connection, error: BaseException) -> None:
-            answer(lost, _reason(error))
-
-        connection = Connection(
-            _parameters(address, host, port, self._role),
-            on_open_callback=lambda one: answer(opened, one),
-            on_open_error_callback=failed,
-            on_close_callback=closed,
-            custom_ioloop=loop,
-        )
-        try:
-            await asyncio.wait_for(opened, address.timeout_ms / 1000)
-        except TimeoutError as error:
-            raise BrokerUnavailable(
-                f"RabbitMQ at {host}:{port} did not answer within {address.timeout_ms} ms"
-            ) from error
-        finally:
-            if not connection.is_open and not connection.is_closed:
-                connection.close()
-        self._lost = lost
-        return connection
+    async def _leave(self, connection: Connection, lost: asyncio.Future[str]) -> None:
+        """Say goodbye; a server that does not answer, or does not even read, is left without."""
+        if connection.is_open and not self._is_blocked:
+            connection.close(200, "closed by its owner")
+            await asyncio.wait([lost], timeout=CLOSE_MS / 1000)
+        if not connection.is_closed:
+            connection.give_up(StreamLostError("given up by its owner"))
+            await asyncio.wait([lost], timeout=ABORT_MS / 1000)
 
     def _on_blocked(self, _connection: Connection, method: object) -> None:
         frame = getattr(method, "method", None)
-        self.blocked = str(getattr(frame, "reason", "")) or "short of memory or disk"
-        self._report(ConnectionBlocked(self.name, self.blocked))
+        self._is_blocked = True
+        self._report(ConnectionBlocked(self.name, str(getattr(frame, "reason", "")) or "short of memory or disk"))
 
     def _on_unblocked(self, _connection: Connection, _method: object) -> None:
-        self.blocked = ""
+        self._is_blocked = False
         self._report(ConnectionUnblocked(self.name))
 
 
@@ -190,52 +201,3 @@ def _wait_ms(failures: int) -> int:
     """Return how long to wait after so many failures: anything up to a doubling bound, so that a crowd spreads."""
     bound = min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** min(failures, 20))
     return random.randint(FIRST_WAIT_MS // 2, bound)  # noqa: S311 - jitter is no secret
-
-
-def _parameters(address: Address, host: str, port: int, role: str) -> ConnectionParameters:
-    return ConnectionParameters(
-        host=host,
-        port=port,
-        virtual_host=address.vhost,
-        credentials=PlainCredentials(address.user, address.password, erase_on_connect=True),
-        heartbeat=address.heartbeat_s,
-        frame_max=FRAME_MAX,
-        socket_timeout=address.timeout_ms / 1000,
-        stack_timeout=address.timeout_ms / 1000,
-        ssl_options=None if address.tls is None else SSLOptions(address.tls.context(), host),
-        client_properties={"connection_name": f"{address.name} {role}", "product": "Carom"},
-    )
-
-
-def _translated(error: BaseException, address: Address, host: str, port: int) -> BrokerError:
-    """Return an opening's failure as a sentence that says what to do."""
-    where = f"RabbitMQ at {host}:{port}"
-    if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
-        return NotPermitted(
-            f"{where} does not accept user {address.user!r} with this password: check the credentials "
-            "(guest is only let in from the broker's own machine)"
-        )
-    if isinstance(error, exceptions.ProbableAccessDeniedError) or _code(error) in {_ACCESS_REFUSED, _NOT_ALLOWED}:
-        return NotPermitted(
-            f"{where} does not let user {address.user!r} into vhost {address.vhost!r}: create the vhost, or grant "
-            f"the permission with 'rabbitmqctl set_permissions' ({_reason(error)})"
-        )
-    return BrokerUnavailable(f"{where} cannot be reached: {_reason(error)}")
-
-
-def _code(error: BaseException) -> int:
-    return int(getattr(error, "reply_code", 0) or 0)
-
-
-def _reason(error: BaseException) -> str:
-    """Return why a connection failed, the innermost cause first: the library wraps several layers around it."""
-    if isinstance(error, exceptions.ConnectionClosed):
-        return f"{error.reply_code} {error.reply_text}"
-    inner = getattr(error, "exceptions", None) or error.args
-    for cause in reversed(tuple(inner)):
-        if isinstance(cause, BaseException):
-            return _reason(cause)
-    inner_error = getattr(error, "exception", None)
-    if isinstance(inner_error, BaseException):
-        return _reason(inner_error)
-    return str(error) or type(error).__name__

@@ -9,21 +9,25 @@ the message again, and a tag of the old channel would mean another message on th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from pika import exceptions
+from pika import exceptions, spec
 from pika.channel import Channel
 
-from carom.brokers.rabbitmq.channels import Rpc, answer, fail, open_channel
+from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.content import decode
 from carom.brokers.rabbitmq.frames import Connection
 from carom.core.message import Message
-from carom.errors import BrokerError, BrokerUnavailable, DecodeError
+from carom.errors import BrokerError, BrokerUnavailable, DecodeError, NotPermitted
 from carom.ports import Delivery
 
+T = TypeVar("T")
 _log = logging.getLogger("carom.rabbitmq")
+_numbers = itertools.count(1)
 
 
 class Acks:
@@ -34,7 +38,9 @@ class Acks:
         self._channel: Channel | None = channel
         self._open: dict[int, None] = {}
         self._finished: set[int] = set()
+        self._is_retired = False
         self._loop = asyncio.get_running_loop()
+        channel.add_on_close_callback(self._lose)
 
     @property
     def gone(self) -> bool:
@@ -60,6 +66,7 @@ class Acks:
         if channel is None or self._open.pop(tag, tag) is not None:
             return
         _send(channel.basic_nack if requeue else channel.basic_reject, tag, requeue=requeue)
+        self._leave()
 
     def flush(self) -> None:
         """Acknowledge what is finished: the contiguous front with one frame, the others one by one."""
@@ -77,9 +84,19 @@ class Acks:
             if unsettled.pop(tag, tag) is None:
                 _send(channel.basic_ack, tag)
         finished.clear()
+        self._leave()
 
-    def lose(self) -> None:
-        """The channel is gone."""
+    def retire(self) -> None:
+        """Nothing more will be delivered: close the channel as soon as nothing of it is in our hands."""
+        self._is_retired = True
+        self._leave()
+
+    def _leave(self) -> None:
+        channel = self._channel
+        if self._is_retired and not self._open and channel is not None and channel.is_open:
+            channel.close()
+
+    def _lose(self, _channel: Channel, _error: BaseException) -> None:
         self._channel = None
         self._open.clear()
         self._finished.clear()
@@ -106,7 +123,7 @@ class RabbitDelivery:
         message = self._message
         if message is None:
             method = self._method
-            message = decode(self._properties, self._body, _name(method.exchange), _name(method.routing_key))
+            message = decode(self._properties, self._body, name(method.exchange), name(method.routing_key))
             self._message = message
         return message
 
@@ -144,97 +161,111 @@ class RabbitSubscription:
     """A consumer of one queue, across reconnects; implements `carom.ports.Subscription`."""
 
     def __init__(
-        self,
-        queue: str,
-        receive: Callable[[Delivery], None],
-        prefetch: int,
-        ended: Callable[[str], None],
-        forget: Callable[[RabbitSubscription], None],
+        self, queue: str, receive: Callable[[Delivery], None], prefetch: int, ended: Callable[[str], None]
     ) -> None:
-        """Take nothing yet; see `start`."""
+        """Take nothing yet; see `start`. ``ended`` is called once, when it is over without having been cancelled."""
         self.queue = queue
+        self.is_over = False
         self._receive = receive
         self._prefetch = prefetch
         self._ended = ended
-        self._forget = forget
         self._rpc: Rpc | None = None
         self._acks: Acks | None = None
         self._tag = ""
-        self._cancelled = False
 
-    async def start(self, connection: Connection | None) -> None:
+    async def start(self, connection: Connection) -> None:
         """Consume on a new channel of this connection. Raises BrokerError."""
-        if self._cancelled:
+        if self.is_over:
             return
         channel = await open_channel(connection)
         rpc, acks = Rpc(channel), Acks(channel)
+        channel.add_on_cancel_callback(lambda _frame: self._on_cancelled(acks))
         channel.add_on_close_callback(lambda _channel, error: self._on_closed(acks, error))
-        channel.add_on_cancel_callback(self._on_cancelled)
-        await rpc.ask(channel.basic_qos, prefetch_count=self._prefetch)
-        self._rpc, self._acks = rpc, acks
-        started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._tag = channel.basic_consume(
-            self.queue,
-            self._on_delivery,
-            callback=lambda value: answer(started, value),
-        )
-        channel.add_on_close_callback(lambda _channel, error: fail(started, _consume_error(self.queue, error)))
-        await started
+        tag = f"carom.{next(_numbers)}"
+        try:
+            await rpc.ask(channel.basic_qos, prefetch_count=self._prefetch)
+            await rpc.ask(channel.basic_consume, self.queue, partial(self._on_delivery, acks), consumer_tag=tag)
+            rpc.check()
+        except BrokerUnavailable:
+            raise
+        except NotPermitted as refused:
+            raise NotPermitted(f"queue {self.queue!r} cannot be consumed from: {refused}") from refused
+        except BrokerError as error:
+            raise BrokerError(f"queue {self.queue!r} cannot be consumed from: {error}") from error
+        except BaseException:
+            rpc.close()
+            raise
+        if self.is_over:  # it was cancelled meanwhile: the server must not go on delivering
+            rpc.close()
+            return
+        self._rpc, self._acks, self._tag = rpc, acks, tag
 
     async def cancel(self) -> None:
         """Stop taking messages; what is in our hands stays valid."""
-        self._cancelled = True
-        self._forget(self)
-        rpc, tag, self._tag = self._rpc, self._tag, ""
-        if rpc is None or not tag or not rpc.channel.is_open:
+        self.is_over = True
+        rpc, acks, tag = self._rpc, self._acks, self._tag
+        self._rpc = None
+        if rpc is None or acks is None or not rpc.channel.is_open:
             return
         try:
-            await rpc.ask(rpc.channel.basic_cancel, tag)
+            await rpc.ask(_cancel, rpc.channel, tag)
         except BrokerError:  # the channel went meanwhile, and the consumer with it
             return
+        acks.retire()
 
-    def lose(self, reason: str) -> None:
-        """It cannot be restored: end it."""
-        self._end(reason)
+    def end(self, reason: str) -> None:
+        """It cannot go on: say so."""
+        if not self.is_over:
+            self.is_over = True
+            if self._acks is not None:
+                self._acks.retire()
+            guarded(self._ended, reason)
 
-    def flush(self) -> None:
-        """Write what is finished now: the connection is about to be closed."""
-        if self._acks is not None:
-            self._acks.flush()
-
-    def _on_delivery(self, _channel: Channel, method: Any, properties: bytes, body: bytes) -> None:
-        acks = self._acks
-        if acks is None:
-            return
+    def _on_delivery(self, acks: Acks, _channel: Channel, method: Any, properties: bytes, body: bytes) -> None:
         acks.take(method.delivery_tag)
         delivery = RabbitDelivery(self.queue, acks, method, properties, body)
-        if self._cancelled:
+        if self.is_over:
             delivery.hand_back()
-            return
-        try:
-            _ = delivery.message
-        except (DecodeError, IndexError, ValueError, OverflowError) as error:
-            _log.error("a message of %s cannot be read and is refused: %s", self.queue, error)
-            delivery.refuse()
-        else:
-            self._receive(delivery)
+        elif is_readable(delivery):
+            guarded(self._receive, delivery)
 
-    def _on_cancelled(self, _frame: Any) -> None:
-        self._end("the broker cancelled the consumer: was the queue deleted, or did its leader change?")
+    def _on_cancelled(self, acks: Acks) -> None:
+        acks.retire()
+        self.end("the broker cancelled the consumer: was the queue deleted, or is its node down?")
 
     def _on_closed(self, acks: Acks, error: BaseException) -> None:
-        acks.lose()
-        if isinstance(error, exceptions.ChannelClosedByBroker) and self._acks is acks and not self._cancelled:
-            self._end(f"the broker closed its channel: {error.reply_code} {error.reply_text}")
-
-    def _end(self, reason: str) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            self._forget(self)
-            self._ended(reason)
+        """End when the server closed this channel; when the connection was lost, the subscription is restored."""
+        reason = translated(error)
+        if self._acks is acks and not isinstance(reason, BrokerUnavailable):
+            self.end(f"the broker closed its channel: {reason}")
 
 
-def _name(value: str | bytes) -> str:
+def is_readable(delivery: RabbitDelivery) -> bool:
+    """Tell whether a message can be read. One that cannot is refused: nobody else could read it either."""
+    try:
+        _ = delivery.message
+    except DecodeError as error:
+        _log.error("a message of %s cannot be read and is refused: %s", delivery.queue, error)
+        delivery.refuse()
+        return False
+    return True
+
+
+def guarded(receive: Callable[[T], None], value: T) -> None:
+    """Call back. An exception goes to the loop's handler: the library would close the connection over it."""
+    try:
+        receive(value)
+    except Exception as error:  # noqa: BLE001 - a callback's fault must not keep messages from the others
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": "a callback of the RabbitMQ broker failed", "exception": error})
+
+
+def _cancel(channel: Channel, tag: str, callback: Callable[[Any], None]) -> None:
+    """Cancel a consumer. The library's own way rejects what still arrives, which since 4.3 counts as a failure."""
+    channel._rpc(spec.Basic.Cancel(consumer_tag=tag), callback, [(spec.Basic.CancelOk, {"consumer_tag": tag})])  # noqa: SLF001 - the library has no other way
+
+
+def name(value: str | bytes) -> str:
     """Return a key or name as text; the library leaves what is not UTF-8 as bytes."""
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
@@ -244,9 +275,3 @@ def _send(method: Callable[..., None], *arguments: Any, **options: Any) -> None:
         method(*arguments, **options)
     except exceptions.AMQPError:  # the channel is closing: the broker takes the messages back by itself
         _log.debug("a settlement was dropped because its channel is closing")
-
-
-def _consume_error(queue: str, error: BaseException) -> BrokerError:
-    if isinstance(error, exceptions.ChannelClosedByBroker):
-        return BrokerError(f"queue {queue!r} cannot be consumed from: {error.reply_code} {error.reply_text}")
-    return BrokerUnavailable(f"the connection was lost while consuming from {queue!r} began: {error}")

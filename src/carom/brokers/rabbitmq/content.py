@@ -2,14 +2,17 @@
 
 The client library decodes doubles into whole numbers and fails on a time beyond the year 9999, which would
 end the connection that brought it, again and again. Here every value that RabbitMQ accepts survives, and what is
-not UTF-8 comes back byte for byte.
+not UTF-8 comes back byte for byte. RabbitMQ itself closes the connection over a double that is no number, or over a
+table it cannot read, so none is written.
 
-Rule: reading is total up to `DEPTH_LIMIT`; what was read is written so that another reader sees the same value.
+Rule: reading ends, with a message or with DecodeError, whatever the bytes; writing, with bytes or with ValueError.
+What was read is written so that another reader sees the same value.
 """
 
 from __future__ import annotations
 
 import calendar
+import math
 import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -44,11 +47,22 @@ def _data(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+class Seconds(int):
+    """A time beyond what a calendar has, in seconds since 1970: a number that is written as a time again."""
+
+
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
 def encode(message: Message) -> bytes:
     """Return a message's property list as bytes. Raises ValueError for a value AMQP has no form for."""
+    try:
+        return _encode(message)
+    except (struct.error, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
+        raise ValueError(f"a property or header has no form in AMQP: {error}") from error
+
+
+def _encode(message: Message) -> bytes:
     flags = _DELIVERY_MODE
     pieces = [b""]
     if message.content_type:
@@ -60,7 +74,7 @@ def encode(message: Message) -> bytes:
     if message.headers:
         flags |= _HEADERS
         table = bytearray()
-        _write_table(table, message.headers)
+        _write_table(table, message.headers, 0)
         pieces.append(bytes(table))
     pieces.append(b"\x01" if message.delivery_mode != _PERSISTENT else b"\x02")
     if message.priority is not None:
@@ -88,84 +102,123 @@ def encode(message: Message) -> bytes:
 
 def _short(text: str) -> bytes:
     data = _data(text)
+    if len(data) > _SHORT:
+        raise ValueError(f"{text[:40]!r}… is longer than {_SHORT} bytes, what a property or a header's name may have")
     return _U8.pack(len(data)) + data
 
 
-def _write_table(into: bytearray, table: Mapping[str, object]) -> None:
+def _write_table(into: bytearray, table: Mapping[str, object], depth: int) -> None:
     place = len(into)
     into += b"\0\0\0\0"
     for key, value in table.items():
         into += _short(key)
-        _write(into, value)
+        _write(into, value, depth)
     _U32.pack_into(into, place, len(into) - place - 4)
 
 
-def _write(into: bytearray, value: object) -> None:
+def _write(into: bytearray, value: object, depth: int) -> None:
     writer = _WRITERS.get(type(value))
     if writer is None:
         writer = next((write for kind, write in _WRITERS.items() if isinstance(value, kind)), None)
     if writer is None:
         raise ValueError(f"a header cannot hold a {type(value).__qualname__}")
-    writer(into, value)
+    writer(into, value, depth)
 
 
-def _write_bytes(into: bytearray, value: bytes) -> None:
+def _write_bytes(into: bytearray, value: bytes, _depth: int) -> None:
     into += _TAGGED_U32.pack(b"x", len(value))
     into += value
 
 
-def _write_text(into: bytearray, value: str) -> None:
+def _write_text(into: bytearray, value: str, _depth: int) -> None:
     data = _data(value)
     into += _TAGGED_U32.pack(b"S", len(data))
     into += data
 
 
-def _write_int(into: bytearray, value: int) -> None:
+def _write_bool(into: bytearray, value: bool, _depth: int) -> None:  # noqa: FBT001 - it is the value to write
+    into += b"t\x01" if value else b"t\x00"
+
+
+def _write_int(into: bytearray, value: int, _depth: int) -> None:
     if -_INT32 <= value < _INT32:
         into += _I32.pack(b"I", value)
     elif -_INT64 <= value < _INT64:
         into += _I64.pack(b"l", value)
     else:
-        raise ValueError(f"a header cannot hold an integer beyond 64 bits: {str(value)[:30]}")
+        raise ValueError("a header cannot hold an integer beyond 64 bits")
 
 
-def _write_list(into: bytearray, value: list[object] | tuple[object, ...]) -> None:
+def _write_float(into: bytearray, value: float, _depth: int) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"a header cannot hold the float {value}: RabbitMQ closes the connection over it")
+    into += _F64.pack(b"d", value)
+
+
+def _write_void(into: bytearray, _value: None, _depth: int) -> None:
+    into += b"V"
+
+
+def _write_list(into: bytearray, value: list[object] | tuple[object, ...], depth: int) -> None:
+    deeper = _deeper(depth)
     into += b"A"
     place = len(into)
     into += b"\0\0\0\0"
     for item in value:
-        _write(into, item)
+        _write(into, item, deeper)
     _U32.pack_into(into, place, len(into) - place - 4)
 
 
-def _write_map(into: bytearray, value: Mapping[str, object]) -> None:
+def _write_map(into: bytearray, value: Mapping[str, object], depth: int) -> None:
+    deeper = _deeper(depth)
     into += b"F"
-    _write_table(into, value)
+    _write_table(into, value, deeper)
 
 
-def _write_time(into: bytearray, value: datetime) -> None:
-    into += _TAGGED_U64.pack(b"T", max(0, calendar.timegm(value.utctimetuple())))
+def _deeper(depth: int) -> int:
+    if depth >= DEPTH_LIMIT:
+        raise ValueError(f"the headers are nested more than {DEPTH_LIMIT} deep")
+    return depth + 1
 
 
-def _write_decimal(into: bytearray, value: Decimal) -> None:
-    sign, digits, exponent = value.normalize().as_tuple()
-    if not isinstance(exponent, int) or not -_DECIMAL_PLACES <= exponent <= _DECIMAL_DIGITS:
-        raise ValueError(f"a header cannot hold the decimal {value}")
-    whole = int("".join(map(str, digits))) * 10 ** max(0, exponent) * (-1 if sign else 1)
+def _write_time(into: bytearray, value: datetime, _depth: int) -> None:
+    seconds = calendar.timegm(value.utctimetuple())
+    if seconds < 0:
+        raise ValueError(f"a header cannot hold the time {value}: those before 1970 have no form in AMQP")
+    into += _TAGGED_U64.pack(b"T", seconds)
+
+
+def _write_seconds(into: bytearray, value: Seconds, _depth: int) -> None:
+    into += _TAGGED_U64.pack(b"T", value)
+
+
+def _write_decimal(into: bytearray, value: Decimal, _depth: int) -> None:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"a header cannot hold the decimal {value}")  # noqa: TRY004 - its type is right, it is not finite
+    text = "".join(map(str, digits)).lstrip("0")
+    significant = text.rstrip("0")
+    exponent = exponent + len(text) - len(significant) if significant else 0
+    if len(significant) > _DECIMAL_DIGITS or not -_DECIMAL_PLACES <= exponent <= _DECIMAL_DIGITS:
+        raise ValueError(f"a header cannot hold the decimal {value}: it has too many digits")
+    whole = int(significant or "0") * 10 ** max(0, exponent) * (-1 if sign else 1)
     if not -_INT32 <= whole < _INT32:
         raise ValueError(f"a header cannot hold the decimal {value}: it has too many digits")
     into += _DECIMAL.pack(b"D", max(0, -exponent), whole)
 
 
+_SHORT = 255
 _DECIMAL_DIGITS = 10
 _DECIMAL_PLACES = 255
-_WRITERS: dict[type, Callable[[bytearray, Any], None]] = {
+_WRITERS: dict[type, Callable[[bytearray, Any, int], None]] = {
     str: _write_text,
-    bool: lambda into, value: into.extend(b"t\x01" if value else b"t\x00"),
+    bool: _write_bool,
+    Seconds: _write_seconds,
     int: _write_int,
-    float: lambda into, value: into.extend(_F64.pack(b"d", value)),
+    float: _write_float,
     bytes: _write_bytes,
-    type(None): lambda into, _: into.extend(b"V"),
+    bytearray: _write_bytes,
+    type(None): _write_void,
     list: _write_list,
     tuple: _write_list,
     dict: _write_map,
@@ -178,8 +231,16 @@ _WRITERS: dict[type, Callable[[bytearray, Any], None]] = {
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message:  # noqa: C901 - a property a branch
-    """Return the message of a property list. Raises DecodeError when its headers are nested beyond any use."""
+def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message:
+    """Return the message of a property list. Raises DecodeError when it is none, or nested beyond any use."""
+    try:
+        found = _properties(data)
+    except (IndexError, struct.error) as error:
+        raise DecodeError("the properties end before they are complete") from error
+    return Message(body=body, exchange=exchange, routing_key=routing_key, **found)
+
+
+def _properties(data: bytes) -> dict[str, Any]:  # noqa: C901 - a property a branch
     flags = _U16.unpack_from(data)[0]
     at = 2
     more = flags
@@ -208,7 +269,7 @@ def decode(data: bytes, body: bytes, exchange: str, routing_key: str) -> Message
     for flag, name in _AFTER_TIMESTAMP:
         if flags & flag:
             found[name], at = _read_short(data, at)
-    return Message(body=body, exchange=exchange, routing_key=routing_key, **found)
+    return found
 
 
 _BEFORE_TIMESTAMP = (
@@ -222,6 +283,8 @@ _AFTER_TIMESTAMP = ((_TYPE, "type"), (_USER_ID, "user_id"), (_APP_ID, "app_id"))
 
 def _read_short(data: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + data[at]
+    if end > len(data):
+        raise IndexError
     return _text(data[at + 1 : end]), end
 
 
@@ -240,6 +303,8 @@ def _read(data: bytes, at: int, depth: int) -> tuple[object, int]:
     at += 1
     if kind in _LONG:
         end = at + 4 + _U32.unpack_from(data, at)[0]
+        if end > len(data):
+            raise IndexError
         value = data[at + 4 : end]
         return (_text(value) if kind == _STRING else value), end
     if kind in _FIXED:
@@ -263,8 +328,7 @@ def _read(data: bytes, at: int, depth: int) -> tuple[object, int]:
 
 
 def _time(seconds: int) -> object:
-    """Return a time; one beyond what a calendar has stays a number."""
-    return datetime.fromtimestamp(seconds, UTC) if seconds <= _LAST_SECOND else seconds
+    return datetime.fromtimestamp(seconds, UTC) if seconds <= _LAST_SECOND else Seconds(seconds)
 
 
 def _decimal(places: int, whole: int) -> Decimal:

@@ -9,135 +9,147 @@ Rule: what differs is never touched. Every difference is named, with both values
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import logging
 from typing import Any
 
 from carom.brokers.rabbitmq.channels import LOCKED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosed, Rpc, open_channel
 from carom.brokers.rabbitmq.frames import Connection
-from carom.core.topology import Binding, Exchange, Queue, Topology
-from carom.errors import NotPermitted, TopologyMismatch
+from carom.brokers.rabbitmq.refusals import Thing, as_it_is, called, read, sentence
+from carom.core.topology import Binding, Queue, Topology
+from carom.errors import BrokerError, NotPermitted, TopologyMismatch
 
-_INEQUIVALENT = re.compile(
-    r"inequivalent arg '(?P<argument>[^']+)' for (?P<kind>queue|exchange) '(?P<name>.+)' in vhost '.*': "
-    r"received (?P<wanted>.+) but current is (?P<actual>.+)"
-)
-REMEDY = "give it another name, or remove it when it is empty and apply the topology again"
+_log = logging.getLogger("carom.rabbitmq")
 
 
-async def apply(connection: Callable[[], Connection | None], topology: Topology) -> None:
+class Questions:
+    """A channel for questions over which the server may close it; the next one is asked on a new channel."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Open nothing yet."""
+        self._connection = connection
+        self._rpc: Rpc | None = None
+
+    async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Ask one. Raises ChannelClosed, with which the server says no."""
+        if self._rpc is None or not self._rpc.channel.is_open:
+            self._rpc = Rpc(await open_channel(self._connection))
+        return await self._rpc.ask(getattr(self._rpc.channel, method), *arguments, **options)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._rpc is not None:
+            self._rpc.close()
+
+
+async def apply(questions: Questions, topology: Topology) -> None:
     """Declare everything. Raises TopologyMismatch with every difference, or NotPermitted."""
-    told = [await _declared(connection, thing) for thing in _things(topology)]
-    differences = [difference for difference in told if difference]
+    differences = [difference for thing in _things(topology) for difference in await _declared(questions, thing)]
     if differences:
         raise TopologyMismatch(differences)
-    async with _channel(connection) as rpc:
-        for binding in topology.bindings:
-            await _bind(rpc, binding)
+    for binding in topology.bindings:
+        await _bind(questions, binding)
 
 
-async def verify(connection: Callable[[], Connection | None], topology: Topology) -> None:
-    """Declare nothing; raise TopologyMismatch with everything that is missing or different."""
-    differences = []
+async def verify(questions: Questions, topology: Topology) -> None:
+    """Declare nothing; raise TopologyMismatch with everything that is missing or different.
+
+    A user who may not configure a thing only learns that it exists, and the log says so.
+    """
+    differences: list[str] = []
     for thing in _things(topology):
-        if not await _exists(connection, thing):
-            differences.append(f"{_called(thing)} is missing")
-        elif difference := await _declared(connection, thing):
-            differences.append(difference)
+        if not await _exists(questions, thing):
+            differences.append(f"{called(thing)} is missing: declare it with mode 'apply', as a user who may configure it")
+            continue
+        try:
+            differences += await _declared(questions, thing)
+        except NotPermitted:
+            _log.warning("%s exists; this user may not compare its arguments, for want of configure", called(thing))
     if differences:
         raise TopologyMismatch(differences)
 
 
-async def depth(connection: Callable[[], Connection | None], queue: str) -> tuple[int, int] | None:
+async def depth(questions: Questions, queue: str) -> tuple[int, int] | None:
     """Return how many messages are ready in a queue and how many consumers it has; None when there is no such queue."""
     try:
-        async with _channel(connection) as rpc:
-            answer = await rpc.ask(rpc.channel.queue_declare, queue, passive=True)
+        answer = await questions.ask("queue_declare", queue, passive=True)
     except ChannelClosed as closed:
         if closed.code == NOT_FOUND:
             return None
-        raise
+        raise BrokerError(f"queue {queue!r} cannot be looked at: {closed}") from closed
     return answer.method.message_count, answer.method.consumer_count
 
 
-def _things(topology: Topology) -> list[Exchange | Queue]:
-    things: list[Exchange | Queue] = [*topology.exchanges, *topology.queues]
+def _things(topology: Topology) -> list[Thing]:
+    things: list[Thing] = [*topology.exchanges, *topology.queues]
     return [thing for thing in things if thing.name and not thing.name.startswith("amq.")]
 
 
-@asynccontextmanager
-async def _channel(connection: Callable[[], Connection | None]) -> AsyncIterator[Rpc]:
-    rpc = Rpc(await open_channel(connection()))
+async def _exists(questions: Questions, thing: Thing) -> bool:
     try:
-        yield rpc
-    finally:
-        rpc.close()
-
-
-async def _exists(connection: Callable[[], Connection | None], thing: Exchange | Queue) -> bool:
-    try:
-        async with _channel(connection) as rpc:
-            if isinstance(thing, Queue):
-                await rpc.ask(rpc.channel.queue_declare, thing.name, passive=True)
-            else:
-                await rpc.ask(rpc.channel.exchange_declare, thing.name, passive=True)
+        await questions.ask("queue_declare" if isinstance(thing, Queue) else "exchange_declare", thing.name, passive=True)
     except ChannelClosed as closed:
         if closed.code == NOT_FOUND:
             return False
-        raise
+        if closed.code == LOCKED:  # it is there, and somebody else's
+            return True
+        raise BrokerError(f"{called(thing)} cannot be looked at: {closed}") from closed
+    except NotPermitted as refused:
+        raise NotPermitted(f"{called(thing)} may not be looked at by this user: {refused}") from refused
     return True
 
 
-async def _declared(connection: Callable[[], Connection | None], thing: Exchange | Queue) -> str:
-    """Declare it; return how it differs from what is there, or an empty string."""
+async def _declared(questions: Questions, thing: Thing) -> list[str]:
+    """Declare it; return how it differs from what is there.
+
+    The server names one difference at a time: with what it has put into its place, it names the next.
+    """
+    differences: list[str] = []
+    asked: Thing | None = thing
+    while asked is not None:
+        words = await _refused(questions, asked)
+        if not words:
+            break
+        refusal = read(words)
+        differences.append(sentence(thing, words, refusal))
+        asked = None if refusal is None else as_it_is(asked, refusal)
+    return differences
+
+
+async def _refused(questions: Questions, thing: Thing) -> str:
+    """Declare it; return the server's words when it has something else, or an empty string."""
     try:
-        async with _channel(connection) as rpc:
-            await _declare(rpc, thing)
+        await _declare(questions, thing)
     except ChannelClosed as closed:
         if closed.code in {PRECONDITION_FAILED, LOCKED}:
-            return _difference(thing, closed.words)
-        raise
-    except NotPermitted as error:
-        raise NotPermitted(f"{_called(thing)} may not be declared by this user: {error}") from error
+            return closed.words
+        raise BrokerError(f"{called(thing)} cannot be declared: {closed}") from closed
+    except NotPermitted as refused:
+        raise NotPermitted(f"{called(thing)} may not be declared by this user: {refused}") from refused
     return ""
 
 
-async def _declare(rpc: Rpc, thing: Exchange | Queue) -> Any:
+async def _declare(questions: Questions, thing: Thing) -> None:
     if isinstance(thing, Queue):
-        return await rpc.ask(
-            rpc.channel.queue_declare, thing.name, durable=thing.durable, arguments=dict(thing.arguments)
-        )
-    arguments = {} if thing.alternate is None else {"alternate-exchange": thing.alternate}
-    return await rpc.ask(
-        rpc.channel.exchange_declare,
+        await questions.ask("queue_declare", thing.name, durable=thing.durable, arguments=dict(thing.arguments))
+        return
+    await questions.ask(
+        "exchange_declare",
         thing.name,
         exchange_type=thing.kind,
         durable=thing.durable,
         internal=thing.internal,
-        arguments=arguments,
+        arguments={} if thing.alternate is None else {"alternate-exchange": thing.alternate},
     )
 
 
-async def _bind(rpc: Rpc, binding: Binding) -> None:
-    arguments = dict(binding.arguments)
-    if binding.to == "queue":
-        await rpc.ask(
-            rpc.channel.queue_bind, binding.target, binding.source, routing_key=binding.key, arguments=arguments
+async def _bind(questions: Questions, binding: Binding) -> None:
+    method = "queue_bind" if binding.to == "queue" else "exchange_bind"
+    label = f"{binding.to} {binding.target!r} cannot be bound to exchange {binding.source!r} with key {binding.key!r}"
+    try:
+        await questions.ask(
+            method, binding.target, binding.source, routing_key=binding.key, arguments=dict(binding.arguments)
         )
-    else:
-        await rpc.ask(
-            rpc.channel.exchange_bind, binding.target, binding.source, routing_key=binding.key, arguments=arguments
-        )
-
-
-def _difference(thing: Exchange | Queue, words: str) -> str:
-    found = _INEQUIVALENT.search(words)
-    if found is None:
-        return f"{_called(thing)} is not as declared: {words}"
-    wanted, actual = found["wanted"], found["actual"]
-    return f"{_called(thing)} has {found['argument']} {actual}, and {wanted} is wanted: {REMEDY}"
-
-
-def _called(thing: Exchange | Queue) -> str:
-    return f"{'queue' if isinstance(thing, Queue) else 'exchange'} {thing.name!r}"
+    except NotPermitted as refused:
+        raise NotPermitted(f"{label} by this user: {refused}") from refused
+    except ChannelClosed as closed:
+        raise BrokerError(f"{label}: {closed}") from closed

@@ -28,6 +28,7 @@ _BASIC = spec.BasicProperties.INDEX
 _PUBLISH = _METHOD.pack(spec.Basic.Publish.INDEX)
 _MANDATORY = b"\x01"
 _ADDRESSES_KEPT = 1024
+_SHORT = 255
 
 
 class Connection(AsyncioConnection):  # type: ignore[misc]  # the library has no types
@@ -41,6 +42,25 @@ class Connection(AsyncioConnection):  # type: ignore[misc]  # the library has no
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
         self._addresses: dict[tuple[int, str, str], bytes] = {}
+        self._is_given_up = False
+        # Agreed on is the limit of either side or a lower one; what is longer would fill the buffer without end.
+        self._frame_limit = int(self.params.frame_max or spec.FRAME_MAX_SIZE)
+
+    @property
+    def unsent(self) -> int:
+        """Return how many bytes wait to be taken by the system."""
+        transport = self._transport
+        return self._outgoing_bytes + (0 if transport is None else int(transport.get_write_buffer_size()))
+
+    def give_up(self, error: Exception) -> None:
+        """Cut the connection without a word; it is closed with this error in a later turn of the loop."""
+        self._is_given_up = True
+        self._terminate_stream(error)
+
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether something can be asked on it."""
+        return bool(self.is_open) and not self._is_given_up
 
     def read_more(self) -> None:
         """Read as much as there is at a time, up to `RECEIVE_BYTES`."""
@@ -70,6 +90,10 @@ class Connection(AsyncioConnection):  # type: ignore[misc]  # the library has no
         self._addresses[channel, exchange, routing_key] = frame_bytes
         return frame_bytes
 
+    def _on_connection_workflow_done(self, conn_or_exc: object) -> None:
+        # Where a login is aborted, the library reports the class of an exception where it means to report one.
+        super()._on_connection_workflow_done(conn_or_exc() if isinstance(conn_or_exc, type) else conn_or_exc)
+
     def _adapter_emit_data(self, data: bytes) -> None:
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._send_outgoing)
@@ -95,6 +119,8 @@ class Connection(AsyncioConnection):  # type: ignore[misc]  # the library has no
         at, size = 0, len(buffer)
         while size - at >= _HEAD.size:
             kind, channel, length = _HEAD.unpack_from(buffer, at)
+            if length > self._frame_limit:
+                raise exceptions.InvalidFrameError(f"a frame of {length} bytes is longer than was agreed on")
             start = at + _HEAD.size
             end = start + length
             if end >= size:
@@ -111,6 +137,8 @@ class Connection(AsyncioConnection):  # type: ignore[misc]  # the library has no
 
 def _short(text: str) -> bytes:
     data = text.encode("utf-8", "surrogateescape")
+    if len(data) > _SHORT:
+        raise ValueError(f"the exchange or routing key {text[:40]!r}… is longer than {_SHORT} bytes")
     return bytes([len(data)]) + data
 
 

@@ -2,14 +2,13 @@
 
 Rule: a result is never better than the broker's word. What was written when the connection went is written again,
 with the same id, as soon as there is a channel; when its deadline comes first, the result is Unknown.
-Rule: a message that makes the server close the channel (no such exchange, too large) condemns no other: what was
-in flight is written again one by one until it is clear which one it was.
+Rule: a message that makes the server close the channel or the connection (no such exchange, no permission, too large)
+condemns no other: what was in flight is written again one by one until it is clear which one it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,15 +16,16 @@ from typing import Any
 from pika import spec
 from pika.channel import Channel
 
-from carom.brokers.rabbitmq.channels import ChannelClosed
+from carom.brokers.rabbitmq.channels import PRECONDITION_FAILED, ChannelClosed
 from carom.brokers.rabbitmq.content import decode, encode
 from carom.core.effects import CONFIRMED, Nacked, PublishResult, Returned, Unknown
 from carom.core.message import Message
-from carom.errors import BrokerUnavailable
+from carom.errors import BrokerUnavailable, NotPermitted
 from carom.ports import Clock
 
-_NOT_FOUND = 404
 SWEEP_MS = 500
+UNSENT_BYTES = 16 * 1024 * 1024
+"""While so much waits to be sent, nothing more is written."""
 
 
 class _Batch:
@@ -109,7 +109,7 @@ class Publishing:
         self._channel = None
         flights = list(self._flights.values())
         self._flights.clear()
-        if isinstance(reason, ChannelClosed) and flights:
+        if isinstance(reason, ChannelClosed | NotPermitted) and flights:
             if len(flights) == 1:
                 flight = flights.pop()
                 flight.batch.settle(flight.index, _blamed(reason))
@@ -121,7 +121,7 @@ class Publishing:
         self._paused = reason
 
     def resume(self) -> None:
-        """The broker reads again."""
+        """The broker reads again, or another one will, or the closed one is opened."""
         self._paused = ""
         self._go_on()
 
@@ -157,8 +157,11 @@ class Publishing:
         return not self._again and self._may_write()
 
     def _may_write(self) -> bool:
+        channel = self._channel
+        if channel is None or not channel.is_open or self._paused:
+            return False
         limit = 1 if self._one_by_one else self._window
-        return self._channel is not None and not self._paused and len(self._flights) < limit
+        return len(self._flights) < limit and channel.connection.unsent < UNSENT_BYTES
 
     def _write(self, flight: _Flight) -> None:
         message = flight.message
@@ -172,7 +175,7 @@ class Publishing:
                 channel.channel_number, message.exchange, message.routing_key, properties, message.body
             )
         except (ValueError, struct.error) as error:
-            flight.batch.settle(flight.index, Nacked(f"the message cannot be written: {error}"))
+            flight.batch.settle(flight.index, Nacked(f"the message cannot be written: {error}", lasting=True))
         else:
             self._tag += 1
             self._flights[self._tag] = flight
@@ -185,16 +188,17 @@ class Publishing:
 
     def _on_return(self, _channel: Channel, method: Any, properties: bytes, _body: bytes) -> None:
         """Mark the message that came back: it precedes its own ack, and an id alone does not tell which it is."""
-        identity = decode(properties, b"", "", "").id
+        exchange, routing_key = name(method.exchange), name(method.routing_key)
+        identity = decode(properties, b"", exchange, routing_key).id
         for flight in self._flights.values():
             message = flight.message
             if (
                 flight.returned is None
                 and message.id == identity
-                and message.routing_key == method.routing_key
-                and message.exchange == method.exchange
+                and message.routing_key == routing_key
+                and message.exchange == exchange
             ):
-                flight.returned = Returned(method.reply_code, method.reply_text)
+                flight.returned = Returned(method.reply_code, name(method.reply_text))
                 return
 
     def _go_on(self) -> None:
@@ -255,6 +259,7 @@ class Publishing:
                 self._again.append(flight)
         if late:
             self._reopen()
+        self._go_on()
         self._watch()
 
 
@@ -265,4 +270,4 @@ _REFUSED = Nacked("a queue it goes to is full or broken")
 def _blamed(reason: ChannelClosed) -> PublishResult:
     if reason.code == _NOT_FOUND:
         return Returned(reason.code, reason.words)
-    return Nacked(reason.words)
+    return Nacked(reason.words, lasting=reason.code == PRECONDITION_FAILED)
