@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 from celery import Celery
-from celery.worker import state
+from celery.exceptions import WorkerShutdown
+from celery.worker.consumer.delayed_delivery import DelayedDelivery
 from kombu import Queue
 from kombu.asynchronous import get_event_loop
 
@@ -48,6 +49,8 @@ def consume(job: Job) -> Sample:
 
     watch = Stopwatch(job, _stop)
     app = _app(job)
+    # For quorum queues it declares 28 exchanges and queues to delay tasks with, which would be left on the broker.
+    DelayedDelivery.include_if = lambda _step, _consumer: False
     app.task(handle, name="charge", ignore_result=True)
     app.Worker(
         pool="solo",
@@ -63,7 +66,11 @@ def consume(job: Job) -> Sample:
 
 def _stop() -> None:
     """Stop when the last message is acknowledged, which happens after its task has ended."""
-    get_event_loop().call_later(0.2, setattr, (state, "should_stop", 0))
+    get_event_loop().call_later(0.2, _shut_down)
+
+
+def _shut_down() -> None:
+    raise WorkerShutdown(0)
 
 
 def _app(job: Job) -> Any:

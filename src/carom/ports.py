@@ -172,5 +172,5 @@ Report: TypeAlias = Callable[[BrokerEvent], None]
 class Observer(Protocol):
     """Somebody who wants to know. Called synchronously with every event of `carom.runtime.events`."""
 
-    def __call__(self, event: object) -> None:
+    def __call__(self, event: object, /) -> None:
         """Take notice; an exception from here is logged and changes nothing."""

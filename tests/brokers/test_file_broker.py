@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -557,3 +559,33 @@ def in_a_child(call):
     os.waitpid(child, 0)
     with os.fdopen(read, "rb") as answer:
         return answer.read().decode()
+
+
+async def test_what_a_dead_process_held_is_back_when_open_returns(tmp_path):
+    path = tmp_path / "shop.db"
+    script = f"""
+import asyncio, os
+from carom.brokers.embedded.file import FileBroker
+from carom.core.message import Message
+from carom.core.topology import Topology, quorum
+from carom.runtime.clock import RealClock
+
+async def main():
+    broker = FileBroker({str(path)!r}, RealClock())
+    await broker.open()
+    await broker.declare(Topology(queues=(quorum("jobs"),)))
+    await broker.publish([Message(routing_key="jobs", body=b"1")])
+    await broker.get("jobs")
+    os._exit(9)
+
+asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 9
+    broker = FileBroker(path, RealClock())
+    await broker.open()
+    try:
+        delivery = await broker.get("jobs")
+        assert delivery is not None
+        assert delivery.redelivered
+    finally:
+        await broker.close()

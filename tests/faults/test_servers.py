@@ -250,6 +250,7 @@ def test_a_killed_rabbitmq_comes_back_with_what_it_confirmed(rabbitmq):
         channel.confirm_delivery()
         channel.queue_declare("faults.kept", durable=True, arguments={"x-queue-type": "quorum"})
         channel.basic_publish("", "faults.kept", b"kept", pika.BasicProperties(delivery_mode=2), mandatory=True)
+        rabbitmq.remember_queues()
         rabbitmq.kill()
         assert not rabbitmq.answers()
         with pytest.raises(pika.exceptions.AMQPError):

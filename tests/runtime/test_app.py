@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from runtime_stage import told
+from runtime_stage import told, until
 
 from carom import App, ConfigurationError, TopologyMismatch
 from carom.brokers.embedded.broker import MemoryBroker
@@ -44,7 +44,7 @@ def test_an_app_that_cannot_work_is_refused_at_once(options, says):
 
 
 async def test_an_unknown_broker_is_named():
-    with pytest.raises(ConfigurationError, match="no broker answers to carrier-pigeon"):
+    with pytest.raises(ConfigurationError, match="no broker answers to 'carrier-pigeon'"):
         await App("carrier-pigeon://loft").start()
 
 
@@ -173,8 +173,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_open():
 
     broker = Hanging("")
     starting = asyncio.ensure_future(app.start(broker=broker))
-    while not broker.engine.queues:
-        await asyncio.sleep(0)
+    await until(lambda: broker.engine.queues)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

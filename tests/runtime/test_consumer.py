@@ -10,7 +10,7 @@ from carom import App, Discard, Message, Reject
 from carom.brokers.embedded.broker import MemoryBroker
 from carom.brokers.embedded.deliveries import EmbeddedDelivery
 from carom.brokers.embedded.engine import Engine
-from carom.core.effects import CONFIRMED, NACKED, Returned, Unknown
+from carom.core.effects import CONFIRMED, NACKED, Nacked, Returned, Unknown
 from carom.core.topology import Queue, Topology, arguments
 from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from carom.ports import ConnectionDown, ConnectionUp, ConsumerEnded
@@ -606,3 +606,16 @@ async def test_a_wait_longer_than_every_delay_takes_several_turns_and_costs_no_a
 
 async def test_the_clock_of_a_harness_is_virtual():
     assert isinstance(Harness(app_of(fine)).clock, VirtualClock)
+
+
+async def test_a_copy_that_no_broker_would_ever_take_makes_a_dead_letter_by_the_broker_itself():
+    async with MoodyHarness(app_of(failing)) as h:
+        h.broker.answers = [Nacked("its header is longer than a frame", lasting=True)]
+        message = await h.publish("k", 1)
+        (dead,) = h.dead(QUEUE)
+        assert (dead.id, dead.body) == (message.id, message.body)
+        (event,) = told(h.events, events.DeadLettered)
+        assert event.reason == "unpublishable"
+        assert "longer than a frame" in event.error
+        assert told(h.events, events.NotSettled) == []
+        assert h.app.busy == 0

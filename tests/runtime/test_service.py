@@ -1,6 +1,7 @@
 """A service runs until it is stopped and comes back by itself when it fails."""
 
 import asyncio
+import itertools
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ async def test_work_that_fails_is_tried_again_with_growing_waits_until_it_return
     service.start()
     await clock.elapse(60_000)
     assert len(tries) == 5
-    assert [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)] == [wait for _, wait in waits]
+    assert [later - earlier for earlier, later in itertools.pairwise(tries)] == [wait for _, wait in waits]
     assert [text for text, _ in waits] == ["not yet"] * 4
     assert all(125 * 2**n <= wait <= 250 * 2**n for n, (_, wait) in enumerate(waits))
     service.start()

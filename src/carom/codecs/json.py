@@ -91,7 +91,7 @@ def _pydantic(annotation: Any) -> Decoder:
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - an extra, imported where it is used
 
     validate = TypeAdapter(annotation).validate_json
-    shown = getattr(annotation, "__qualname__", annotation)
+    shown = annotation.__qualname__ if isinstance(annotation, type) else annotation
 
     def decode(body: bytes) -> Any:
         try:

@@ -51,6 +51,8 @@ class App:
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
     """
 
+    _started = False
+
     def __init__(
         self,
         broker: str | Broker = "embedded://",
@@ -96,7 +98,6 @@ class App:
         self._clock: Clock = RealClock()
         self._broker: Broker | None = None
         self._gate: Gate | None = None
-        self._started = False
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()

@@ -385,7 +385,7 @@ class Consumer:
             result = await self._publish_once(copy)
             if isinstance(result, Confirmed):
                 return True
-            if lasts(result):
+            if lasts(result) and not delivery.stale:
                 delivery.refuse()
                 self._tell(events.DeadLettered, arrival, message, reason="unpublishable", error=str(result))
                 return False

@@ -58,7 +58,7 @@ class Harness:
             await self.app.start(broker=self.broker, clock=self.clock)
             await self.settle()
         except BaseException:
-            self.app.unobserve(self._note)
+            await self.__aexit__(None, None, None)
             raise
         return self
 
@@ -78,11 +78,14 @@ class Harness:
         routing_key: str,
         payload: Any = None,
         *,
+        delay: Duration | None = None,
         headers: Headers | None = None,
         correlation_id: str | None = None,
     ) -> Message:
         """Publish as the app does, and wait until everything that follows at once has happened."""
-        message = await self.app.publish(routing_key, payload, headers=headers, correlation_id=correlation_id)
+        message = await self.app.publish(
+            routing_key, payload, delay=delay, headers=headers, correlation_id=correlation_id
+        )
         await self.settle()
         return message
 
@@ -164,7 +167,7 @@ class Harness:
         return [event for event in self.events if isinstance(event, kind) and event.queue == queue]
 
     def _destination(self, address: Address) -> str:
-        if address.exchange == DEFAULT_EXCHANGE:
+        if address.exchange == DEFAULT_EXCHANGE and self.app.topology.queue(address.routing_key):
             return address.routing_key
         for binding in self.app.topology.bindings:
             if (binding.source, binding.key) == (address.exchange, address.routing_key):

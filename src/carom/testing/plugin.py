@@ -4,7 +4,7 @@
         async with carom_harness(app) as h:
             ...
 
-Rule: loading the plugin imports nothing of Carom; a project that does not use it pays nothing.
+Rule: loading the plugin imports no harness and no broker; they come with the first test that asks for them.
 """
 
 from __future__ import annotations

@@ -156,6 +156,7 @@ class FileBroker:
         self._report(ConnectionUp(self._name))
         if not self._observe:
             self._look_around()
+            await commits.look(lambda _engine: None)  # answered when that look is over, and the dead are known
 
     async def close(self) -> None:
         """Write what was settled, end the session, and close the file. A second time does nothing."""

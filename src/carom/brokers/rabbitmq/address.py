@@ -106,7 +106,7 @@ def parse(url: str) -> Address:
         confirm_timeout_ms=_duration(options, "confirm_timeout", 30_000),
         window=_count(options, "window", 1_000),
         name=options.get("name", "carom"),
-        management=options.get("management"),
+        management=_management(options),
     )
 
 
@@ -190,6 +190,13 @@ def _milliseconds(options: Mapping[str, str], name: str) -> int:
         return milliseconds(float(text) if _NUMBER.fullmatch(text) else text)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}={text[:40]} in the broker's URL: {error}") from error
+
+
+def _management(options: Mapping[str, str]) -> str | None:
+    url = options.get("management")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigurationError("management= in the broker's URL has to begin with http:// or https://")
+    return url
 
 
 def _count(options: Mapping[str, str], name: str, default: int) -> int:

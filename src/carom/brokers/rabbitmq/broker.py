@@ -1,33 +1,45 @@
 """RabbitMQ behind the port: two connections, so that a broker that stops reading publishes still reads acks.
 
 Rule: one connection consumes, settles and declares; the other publishes. Each is restored by itself, with what
-lived on it, and an event says so.
+lived on it, and an event says so. What is asked while one is being restored waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from pika import exceptions, spec
 from pika.channel import Channel
 
 from carom.brokers.rabbitmq import declaring
 from carom.brokers.rabbitmq.address import Address, parse
-from carom.brokers.rabbitmq.channels import ChannelClosed, Rpc, answer, fail, open_channel, translated
+from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.connection import Link
-from carom.brokers.rabbitmq.consuming import Acks, RabbitDelivery, RabbitSubscription
+from carom.brokers.rabbitmq.consuming import RabbitSubscription
+from carom.brokers.rabbitmq.declaring import Questions
 from carom.brokers.rabbitmq.frames import Connection
 from carom.brokers.rabbitmq.management import Management
 from carom.brokers.rabbitmq.publishing import Publishing
+from carom.brokers.rabbitmq.taking import Taker
 from carom.core.effects import PublishResult
 from carom.core.lint import QueueFacts, ServerFacts
 from carom.core.message import Message
 from carom.core.topology import Topology
-from carom.errors import BrokerError, BrokerUnavailable
-from carom.ports import BrokerEvent, Clock, ConnectionBlocked, ConnectionUnblocked, Delivery, Depth, Mode, Report
+from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
+from carom.ports import (
+    BrokerEvent,
+    Clock,
+    ConnectionBlocked,
+    ConnectionUnblocked,
+    ConsumerEnded,
+    Delivery,
+    Depth,
+    Mode,
+    Report,
+)
 
 ALARM_S = 1.0
 """How long a broker may take to say that it takes no messages."""
@@ -39,17 +51,16 @@ class RabbitBroker:
     def __init__(self, url: str | Callable[[], str], clock: Clock, report: Report | None = None) -> None:
         """Connect to nothing yet. A callable is asked for the URL at every connect, for credentials that rotate."""
         self._url = url
-        self._address_now = self._address()
-        self._clock = clock
+        first = self._address()
         self._report = report or _ignore
         self._subscriptions: list[RabbitSubscription] = []
-        self._taking: tuple[Rpc, Acks] | None = None
+        self._takers: dict[str, Taker] = {}
+        self._taking = asyncio.Lock()
+        self._opening = asyncio.Lock()
         self._confirming: Channel | None = None
         self._closing = False
-        self._background: set[asyncio.Task[None]] = set()
-        self._publishing = Publishing(
-            clock, self._address_now.window, self._address_now.confirm_timeout_ms, self._reopen_publishing
-        )
+        self._restoring: asyncio.Task[None] | None = None
+        self._publishing = Publishing(clock, first.window, first.confirm_timeout_ms, self._reopen_publishing)
         self._in = Link("consumer", self._address, clock, self._report, up=self._restore_in, down=self._lost_in)
         self._out = Link("publisher", self._address, clock, self._told_out, up=self._restore_out, down=self._lost_out)
 
@@ -62,35 +73,40 @@ class RabbitBroker:
     # -- the port ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect both connections."""
-        self._closing = False
-        await self._in.open()
-        try:
-            await self._out.open()
-        except BaseException:
-            await self._in.close()
-            raise
+        """Connect both connections; a second time does nothing.
+
+        Raises BrokerUnavailable when the address's timeout is over, and NotPermitted at once.
+        """
+        async with self._opening:
+            self._closing = False
+            self._publishing.resume()
+            try:
+                await self._in.open()
+                await self._out.open()
+            except BaseException:
+                await self._in.close()
+                raise
 
     async def close(self) -> None:
-        """Write what is finished, then disconnect."""
+        """Write what is finished, then disconnect; a second time does nothing."""
         self._closing = True
-        for subscription in self._subscriptions:
-            subscription.flush()
+        await asyncio.sleep(0)  # what was settled in this turn is written at its end
         self._subscriptions.clear()
-        if self._taking is not None:
-            self._taking[1].flush()
-            self._taking = None
+        self._takers.clear()
         self._publishing.close()
+        restoring, self._restoring = self._restoring, None
+        if restoring is not None:
+            restoring.cancel()
+            await asyncio.wait([restoring])
         await asyncio.gather(self._in.close(), self._out.close())
-        for task in tuple(self._background):
-            task.cancel()
 
     async def declare(self, topology: Topology, mode: Mode = "apply") -> None:
-        """Make the topology exist, or compare it."""
-        if mode == "apply":
-            await declaring.apply(lambda: self._in.connection, topology)
-        elif mode == "verify":
-            await declaring.verify(lambda: self._in.connection, topology)
+        """Make the topology exist, or compare it. Raises TopologyMismatch, NotPermitted or BrokerError."""
+        async with self._questions() as questions:
+            if mode == "apply":
+                await declaring.apply(questions, topology)
+            elif mode == "verify":
+                await declaring.verify(questions, topology)
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[PublishResult]:
         """Publish, mandatory and confirmed."""
@@ -100,41 +116,29 @@ class RabbitBroker:
         self, queue: str, receive: Callable[[Delivery], None], *, prefetch: int, ended: Callable[[str], None]
     ) -> RabbitSubscription:
         """Consume on a channel of its own."""
-        subscription = RabbitSubscription(queue, receive, prefetch, ended, self._forget)
-        await subscription.start(self._in.connection)
-        self._subscriptions.append(subscription)
+
+        def over(reason: str) -> None:
+            self._report(ConsumerEnded(queue, reason))
+            ended(reason)
+
+        subscription = RabbitSubscription(queue, receive, prefetch, over)
+        await subscription.start(await self._in.wait())
+        self._subscriptions = [one for one in self._subscriptions if not one.is_over]
+        if not self._closing:
+            self._subscriptions.append(subscription)
         return subscription
 
     async def get(self, queue: str) -> Delivery | None:
         """Take one message."""
-        rpc, acks = await self._taker()
-        channel = rpc.channel
-        answered: asyncio.Future[RabbitDelivery | None] = asyncio.get_running_loop().create_future()
-
-        def got(_channel: Channel, method: Any, properties: bytes, body: bytes) -> None:
-            acks.take(method.delivery_tag)
-            delivery = RabbitDelivery(queue, acks, method, properties, body)
-            if answered.done():
-                delivery.hand_back()
-            answer(answered, delivery)
-
-        channel.add_callback(lambda _frame: answer(answered, None), [spec.Basic.GetEmpty])
-        channel.add_on_close_callback(lambda _channel, error: fail(answered, translated(error)))
-        try:
-            channel.basic_get(queue, got)
-        except exceptions.AMQPError as error:
-            raise BrokerUnavailable(f"no message can be taken from {queue!r}: {error}") from error
-        try:
-            return await answered
-        except ChannelClosed as closed:
-            raise BrokerError(f"no message can be taken from {queue!r}: {closed}") from closed
+        return await (await self._taker(queue)).take()
 
     async def depths(self, queues: Iterable[str]) -> dict[str, Depth | None]:
         """Return how deep the queues are; the broker does not say how much is unsettled."""
         found: dict[str, Depth | None] = {}
-        for queue in queues:
-            counted = await declaring.depth(lambda: self._in.connection, queue)
-            found[queue] = None if counted is None else Depth(counted[0], None, counted[1])
+        async with self._questions() as questions:
+            for queue in queues:
+                counted = await declaring.depth(questions, queue)
+                found[queue] = None if counted is None else Depth(counted[0], None, counted[1])
         return found
 
     async def inspect(self, queues: Sequence[str]) -> ServerFacts:
@@ -159,48 +163,70 @@ class RabbitBroker:
         asked = asyncio.ensure_future(self.publish([Message(routing_key=f"carom.nowhere.{id(self)}")]))
         await asyncio.wait([asked], timeout=ALARM_S)
         asked.cancel()
-        await asyncio.wait([asked])
+        await asyncio.gather(asked, return_exceptions=True)
         return self._out.blocked
 
     def _address(self) -> Address:
-        return parse(self._url() if callable(self._url) else self._url)
+        if not callable(self._url):
+            return parse(self._url)
+        try:
+            url = self._url()
+        except Exception as error:  # somebody else's code: whatever it raises, the next try asks again
+            raise BrokerUnavailable(f"the broker's URL cannot be had: {type(error).__name__}: {error}") from error
+        if not isinstance(url, str):
+            raise ConfigurationError(f"what gives the broker's URL gave a {type(url).__name__} instead of a string")
+        return parse(url)
+
+    @asynccontextmanager
+    async def _questions(self) -> AsyncIterator[Questions]:
+        questions = Questions(await self._in.wait())
+        try:
+            yield questions
+        finally:
+            questions.close()
+
+    async def _taker(self, queue: str) -> Taker:
+        connection = await self._in.wait()
+        async with self._taking:
+            taker = self._takers.get(queue)
+            if taker is None or taker.acks.gone:
+                taker = self._takers[queue] = Taker(queue, await open_channel(connection))
+            return taker
 
     async def _restore_in(self, connection: Connection) -> None:
+        self._subscriptions = [one for one in self._subscriptions if not one.is_over]
         for subscription in tuple(self._subscriptions):
             try:
                 await subscription.start(connection)
             except BrokerUnavailable:
                 raise
             except BrokerError as error:
-                subscription.lose(str(error))
+                subscription.end(str(error))
 
     def _lost_in(self, _reason: str) -> None:
-        self._taking = None
+        self._takers.clear()
 
     async def _restore_out(self, connection: Connection) -> None:
         channel = await open_channel(connection)
-        rpc = Rpc(channel)
-        await rpc.ask(partial(channel.confirm_delivery, self._publishing.confirmed))
+        await Rpc(channel).ask(partial(channel.confirm_delivery, self._publishing.confirmed))
         channel.add_on_close_callback(self._publishing_closed)
         self._confirming = channel
         self._publishing.attach(channel)
 
-    def _publishing_closed(self, channel: Channel, error: BaseException) -> None:
+    def _publishing_closed(self, channel: Any, error: BaseException) -> None:
         if channel is not self._confirming:
             return
         self._confirming = None
         self._publishing.detach(translated(error))
-        connection = self._out.connection
-        if connection is not None and connection.is_open and not self._closing:
-            task = asyncio.get_running_loop().create_task(self._restore_channel(connection))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+        connection: Connection = channel.connection
+        if connection.is_usable and not self._closing:
+            self._restoring = asyncio.get_running_loop().create_task(self._restore_channel(connection))
 
     async def _restore_channel(self, connection: Connection) -> None:
         try:
             await self._restore_out(connection)
         except BrokerError as error:
-            self._out.drop(f"no channel to publish on: {error}")
+            self._out.drop(f"no channel to publish on: {error}", connection)
 
     def _lost_out(self, _reason: str) -> None:
         self._publishing.resume()
@@ -216,18 +242,6 @@ class RabbitBroker:
         """A confirm did not come in time: what that channel still says cannot be trusted to come."""
         if self._confirming is not None and self._confirming.is_open:
             self._confirming.close()
-
-    async def _taker(self) -> tuple[Rpc, Acks]:
-        if self._taking is None or self._taking[1].gone:
-            channel = await open_channel(self._in.connection)
-            acks = Acks(channel)
-            channel.add_on_close_callback(lambda _channel, _error: acks.lose())
-            self._taking = (Rpc(channel), acks)
-        return self._taking
-
-    def _forget(self, subscription: RabbitSubscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
 
 
 def _ignore(_event: BrokerEvent) -> None:

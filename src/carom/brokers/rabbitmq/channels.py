@@ -17,7 +17,7 @@ from carom.brokers.rabbitmq.frames import Connection
 from carom.errors import BrokerError, BrokerUnavailable, NotPermitted
 
 NOT_FOUND, ACCESS_REFUSED, PRECONDITION_FAILED, LOCKED = 404, 403, 406, 405
-_BLAMING = frozenset({501, 502, 503, 504, 505, 540, 541})
+BLAMING = frozenset({501, 502, 503, 504, 505, 540, 541})
 """Codes with which the server closes a whole connection over one frame of ours."""
 
 
@@ -112,7 +112,7 @@ def translated(error: BaseException) -> BrokerError:
     """
     code = int(getattr(error, "reply_code", 0) or 0)
     words = str(getattr(error, "reply_text", ""))
-    if isinstance(error, exceptions.ConnectionClosedByBroker) and code in _BLAMING:
+    if isinstance(error, exceptions.ConnectionClosedByBroker) and code in BLAMING:
         return ChannelClosed(code, words)
     if not isinstance(error, exceptions.ChannelClosedByBroker):
         return BrokerUnavailable(f"the connection was lost: {error}")

@@ -43,6 +43,7 @@ class Link:
         """Connect to nothing yet. ``address`` is asked at every try, so that rotated credentials are read again."""
         self.connection: Connection | None = None
         self.name = role
+        self.blocked = ""
         self._role = role
         self._address = address
         self._clock = clock
@@ -51,7 +52,6 @@ class Link:
         self._down = down
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._is_blocked = False
         self._lost: asyncio.Future[str] | None = None
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -152,7 +152,7 @@ class Link:
                 return await self._connect()
             except CaromError as error:
                 reason = str(error)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - logged; nothing may end the keeping
                 _log.exception("connecting to %s failed in a way that should not be", self.name)
                 reason = f"{type(error).__name__}: {error}"
 
@@ -162,14 +162,13 @@ class Link:
         self.name = f"{address} ({self._role})"
         connection, lost = await dial(address, self._role)
         self._timeout_ms = address.timeout_ms
-        self._is_blocked = False
+        self.blocked = ""
         connection.read_more()
         connection.add_on_connection_blocked_callback(self._on_blocked)
         connection.add_on_connection_unblocked_callback(self._on_unblocked)
         try:
             await self._up(connection)
-            if self._closing:
-                raise BrokerUnavailable("it was closed while it was opened")
+            self._check_wanted()
         except BaseException:
             await self._leave(connection, lost)
             raise
@@ -178,9 +177,13 @@ class Link:
         self._wake()
         return lost
 
+    def _check_wanted(self) -> None:
+        if self._closing:
+            raise BrokerUnavailable("it was closed while it was opened")
+
     async def _leave(self, connection: Connection, lost: asyncio.Future[str]) -> None:
         """Say goodbye; a server that does not answer, or does not even read, is left without."""
-        if connection.is_open and not self._is_blocked:
+        if connection.is_open and not self.blocked:
             connection.close(200, "closed by its owner")
             await asyncio.wait([lost], timeout=CLOSE_MS / 1000)
         if not connection.is_closed:
@@ -189,11 +192,11 @@ class Link:
 
     def _on_blocked(self, _connection: Connection, method: object) -> None:
         frame = getattr(method, "method", None)
-        self._is_blocked = True
-        self._report(ConnectionBlocked(self.name, str(getattr(frame, "reason", "")) or "short of memory or disk"))
+        self.blocked = str(getattr(frame, "reason", "")) or "short of memory or disk"
+        self._report(ConnectionBlocked(self.name, self.blocked))
 
     def _on_unblocked(self, _connection: Connection, _method: object) -> None:
-        self._is_blocked = False
+        self.blocked = ""
         self._report(ConnectionUnblocked(self.name))
 
 

@@ -175,8 +175,6 @@ class RabbitSubscription:
 
     async def start(self, connection: Connection) -> None:
         """Consume on a new channel of this connection. Raises BrokerError."""
-        if self.is_over:
-            return
         channel = await open_channel(connection)
         rpc, acks = Rpc(channel), Acks(channel)
         channel.add_on_cancel_callback(lambda _frame: self._on_cancelled(acks))

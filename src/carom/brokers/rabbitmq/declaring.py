@@ -58,7 +58,9 @@ async def verify(questions: Questions, topology: Topology) -> None:
     differences: list[str] = []
     for thing in _things(topology):
         if not await _exists(questions, thing):
-            differences.append(f"{called(thing)} is missing: declare it with mode 'apply', as a user who may configure it")
+            differences.append(
+                f"{called(thing)} is missing: declare it with mode 'apply', as a user who may configure it"
+            )
             continue
         try:
             differences += await _declared(questions, thing)
@@ -86,7 +88,9 @@ def _things(topology: Topology) -> list[Thing]:
 
 async def _exists(questions: Questions, thing: Thing) -> bool:
     try:
-        await questions.ask("queue_declare" if isinstance(thing, Queue) else "exchange_declare", thing.name, passive=True)
+        await questions.ask(
+            "queue_declare" if isinstance(thing, Queue) else "exchange_declare", thing.name, passive=True
+        )
     except ChannelClosed as closed:
         if closed.code == NOT_FOUND:
             return False

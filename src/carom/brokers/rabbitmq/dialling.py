@@ -49,7 +49,9 @@ async def _reach(address: Address, role: str, host: str, port: int) -> tuple[Con
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[None] = loop.create_future()
     lost: asyncio.Future[str] = loop.create_future()
-    opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may fail when nobody waits any more
+    opened.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # it may fail when nobody waits any more
 
     def failed(_connection: Connection, error: BaseException) -> None:
         fail(opened, _translated(error, address, host, port))

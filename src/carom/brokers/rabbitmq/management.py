@@ -9,6 +9,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote
@@ -49,7 +50,7 @@ class Management:
             request = Request(url, headers={"Authorization": f"Basic {secret}"})  # noqa: S310 - http or https, see address
             with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - as above
                 return json.load(answer)
-        except (URLError, OSError, ValueError):
+        except (URLError, HTTPException, OSError, ValueError):
             return None
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from pika import spec
 from pika.channel import Channel
 
-from carom.brokers.rabbitmq.channels import PRECONDITION_FAILED, ChannelClosed
+from carom.brokers.rabbitmq.channels import BLAMING, NOT_FOUND, PRECONDITION_FAILED, ChannelClosed
+from carom.brokers.rabbitmq.consuming import name
 from carom.brokers.rabbitmq.content import decode, encode
 from carom.core.effects import CONFIRMED, Nacked, PublishResult, Returned, Unknown
 from carom.core.message import Message
@@ -165,16 +166,12 @@ class Publishing:
 
     def _write(self, flight: _Flight) -> None:
         message = flight.message
-        channel = self._channel
-        if channel is None or not channel.is_open:
-            self._again.append(flight)
-            return
+        channel: Any = self._channel
         try:
-            properties = encode(message)
             channel.connection.publish(
-                channel.channel_number, message.exchange, message.routing_key, properties, message.body
+                channel.channel_number, message.exchange, message.routing_key, encode(message), message.body
             )
-        except (ValueError, struct.error) as error:
+        except (ValueError, TypeError, AttributeError) as error:  # it is no message that AMQP could carry
             flight.batch.settle(flight.index, Nacked(f"the message cannot be written: {error}", lasting=True))
         else:
             self._tag += 1
@@ -217,6 +214,7 @@ class Publishing:
 
     async def _room(self, batch: _Batch) -> bool:
         """Wait for room; False when the batch's deadline comes first."""
+        self._watch()
         while not self._has_room():
             left_ms = batch.deadline_ms - self._clock.now_ms()
             if left_ms <= 0 or self._paused == _CLOSED:
@@ -267,7 +265,9 @@ _CLOSED = "closed"
 _REFUSED = Nacked("a queue it goes to is full or broken")
 
 
-def _blamed(reason: ChannelClosed) -> PublishResult:
-    if reason.code == _NOT_FOUND:
+def _blamed(reason: ChannelClosed | NotPermitted) -> PublishResult:
+    if isinstance(reason, NotPermitted):
+        return Nacked(str(reason))
+    if reason.code == NOT_FOUND:
         return Returned(reason.code, reason.words)
-    return Nacked(reason.words, lasting=reason.code == PRECONDITION_FAILED)
+    return Nacked(reason.words, lasting=reason.code == PRECONDITION_FAILED or reason.code in BLAMING)

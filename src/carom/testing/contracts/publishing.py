@@ -105,7 +105,7 @@ class Publishing(Stage):
         await self.until_ready(broker, jobs, sum(pattern))
 
     @pytest.mark.parametrize("unroutable_first", [True, False])
-    async def test_one_id_twice_in_a_batch_is_not_mixed_up(self, unroutable_first: bool) -> None:  # noqa: FBT001 - parametrized
+    async def test_one_id_twice_in_a_batch_is_not_mixed_up(self, unroutable_first: bool) -> None:  # noqa: FBT001 - pytest gives it by name
         """A return belongs to its publish even when another publish in flight has the same message id."""
         broker = await self.connect()
         jobs, nobody = self.queue("jobs"), self.queue("nobody")
