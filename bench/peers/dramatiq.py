@@ -17,8 +17,8 @@ from bench.job import ORDER, PREFETCH, Job, Sample, Stopwatch, rate
 
 os.environ["dramatiq_queue_prefetch"] = str(PREFETCH)  # noqa: SIM112 - its name is written small; read at the import
 
-import dramatiq  # noqa: E402 - it reads the prefetch when it is imported
-from dramatiq.brokers.rabbitmq import RabbitmqBroker  # noqa: E402 - as above
+import dramatiq
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
 PAYLOAD: dict[str, Any] = msgspec.to_builtins(ORDER)
 PUBLISHING_THREADS = 8

@@ -10,7 +10,6 @@ from carom.errors import NotPermitted, TopologyMismatch
 from carom.ports import Broker, Inspectable
 from carom.runtime.app import App
 
-
 REMEDY = "run 'carom topology apply'; what is there and different it leaves alone, and says what can be done"
 
 

@@ -136,10 +136,10 @@ def _options(query: str) -> dict[str, str]:
 def _host(place: str, default_port: int) -> tuple[str, int]:
     bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.%\w]+)\](?::(.*))?", place)
     host, _, port = (bracketed[1], "", bracketed[2] or "") if bracketed else place.partition(":")
+    if not bracketed and place.count(":") > 1:
+        raise ConfigurationError(f"an IPv6 address in the broker's URL is written in brackets; and {_ESCAPED}")
     if not host or "[" in host or "]" in host:
         raise ConfigurationError("the broker's URL has a host without a name, or one that is no IPv6 address in [ ]")
-    if not bracketed and ":" in port:
-        raise ConfigurationError(f"an IPv6 address in the broker's URL is written in brackets; and {_ESCAPED}")
     if not bracketed and place.endswith(":"):
         raise ConfigurationError(f"the broker host {host!r} has a colon and no port after it")
     if not port:

@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from pika.channel import Channel
-
 from carom.brokers.rabbitmq import declaring
 from carom.brokers.rabbitmq.address import Address, parse
 from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
@@ -57,7 +55,7 @@ class RabbitBroker:
         self._takers: dict[str, Taker] = {}
         self._taking = asyncio.Lock()
         self._opening = asyncio.Lock()
-        self._confirming: Channel | None = None
+        self._confirming: Any = None
         self._closing = False
         self._restoring: asyncio.Task[None] | None = None
         self._publishing = Publishing(clock, first.window, first.confirm_timeout_ms, self._reopen_publishing)
@@ -214,7 +212,7 @@ class RabbitBroker:
         self._publishing.attach(channel)
 
     def _publishing_closed(self, channel: Any, error: BaseException) -> None:
-        if channel is not self._confirming:
+        if self._confirming is not channel:
             return
         self._confirming = None
         self._publishing.detach(translated(error))
