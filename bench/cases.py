@@ -5,7 +5,7 @@ Rule: a case says in its name how it is set up; what is compared is compared wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -19,7 +19,8 @@ class Case:
     """One way to do one thing.
 
     ``subject`` is what others compare themselves with: a short name, one for each peer or limit. ``share`` is the
-    part of the messages that is enough for somebody slow. A peer is run by an environment of its own.
+    part of the messages that is enough for somebody slow. ``delay_ms`` says how long a retry waits, by the number of
+    messages. A peer is run by an environment of its own.
     """
 
     subject: str
@@ -29,7 +30,7 @@ class Case:
     role: Role = "carom"
     needs: Needs = "app"
     share: float = 1.0
-    ratios: bool = True
+    delay_ms: Callable[[int], int] | None = None
 
     def messages(self, asked: int) -> int:
         """Return how many messages this case is measured with."""
@@ -66,9 +67,15 @@ class Benchmark:
         return tuple(one for one in self.cases if one.role == "carom" or subjects is None or one.subject in subjects)
 
 
-def limit(name: str, function: str, needs: Needs, subject: str = "pika-asyncio") -> Case:
+def limit(
+    name: str,
+    function: str,
+    needs: Needs,
+    subject: str = "pika-asyncio",
+    delay_ms: Callable[[int], int] | None = None,
+) -> Case:
     """Return a case of the client library itself."""
-    return Case(subject, name, "bench.peers.pika_asyncio", function, "limit", needs)
+    return Case(subject, name, "bench.peers.pika_asyncio", function, "limit", needs, delay_ms=delay_ms)
 
 
 def peer(subject: str, name: str, function: str, needs: Needs, share: float = 1.0, module: str | None = None) -> Case:

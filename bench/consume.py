@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.application import application
+from bench.application import KEY, application
 from bench.cases import Benchmark, Case, Target, limit, peer
-from bench.job import PREFETCH, Job, Order, Sample, Stopwatch
+from bench.job import ORDER, PREFETCH, Job, Order, Sample, Stopwatch
 
 BENCHMARK = Benchmark(
     name="consume",
@@ -38,7 +38,7 @@ async def seed(job: Job) -> Sample:
     """Publish the message that the queue is then filled with copies of; the app's topology is there afterwards."""
     app = application(job)
     await app.start(consume=False)
-    await app.publish("order.created", Order(1_000_000, "customer-000001", "x" * 203))
+    await app.publish(KEY, ORDER)
     await app.stop()
     return Sample(None)
 

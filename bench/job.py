@@ -69,6 +69,12 @@ class Sample:
         return msgspec.json.decode(line, type=Sample)
 
 
+def both(first: Sample, second: Sample) -> Sample:
+    """Return how fast messages pass that have to pass two stretches, one after the other."""
+    seconds = sum(1 / one.per_second for one in (first, second) if one.per_second)
+    return Sample(1 / seconds, {"first_per_second": first.per_second, "second_per_second": second.per_second})
+
+
 class Stopwatch:
     """Counts messages that were handled: runs from the end of the warm-up to the last message.
 
@@ -94,7 +100,11 @@ class Stopwatch:
 
     def sample(self) -> Sample:
         """Return how fast it went."""
-        return rate(self._last - self._first, self._ended_at - self._started_at)
+        return self.sample_until(self._ended_at)
+
+    def sample_until(self, ended_at: float) -> Sample:
+        """Return how fast it went when what belongs to the last message took until then."""
+        return rate(self._last - self._first, ended_at - self._started_at)
 
 
 def rate(messages: int, seconds: float) -> Sample:

@@ -15,8 +15,9 @@ import msgspec
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from bench.job import BODY, HEADERS, IN_FLIGHT, PREFETCH, Job, Order, Sample, Stopwatch, rate
+from bench.job import BODY, HEADERS, IN_FLIGHT, PREFETCH, Job, Order, Sample, Stopwatch, both, rate
 
+RETURN_SECONDS = 60.0
 DECODE = msgspec.json.Decoder(Order).decode
 
 
@@ -81,11 +82,16 @@ async def consume_coalesced(job: Job) -> Sample:
     return watch.sample()
 
 
-async def fail(job: Job) -> float:
-    """Publish every message to the delay queue, acknowledge each when that is confirmed; return the seconds it took.
+async def retry(job: Job) -> Sample:
+    """Send every message to the delay queue and, when all have returned, consume them; see `bench.retry`."""
+    failed = await _fail(job)
+    await returned(job)
+    succeeded = await consume(job)
+    return both(failed, succeeded)
 
-    The queue is ``job.queue``; its delay queue is declared here, returns to it, and is called ``….delay``.
-    """
+
+async def _fail(job: Job) -> Sample:
+    """Publish each message to the delay queue, and acknowledge it when that is confirmed."""
     channel, out = await open_channel(job.url), await open_channel(job.url)
     delay = f"{job.queue}.delay"
     await ask(out.queue_declare, delay, durable=True, arguments=_delay_arguments(job))
@@ -109,13 +115,21 @@ async def fail(job: Job) -> float:
     ended = asyncio.get_running_loop().create_future()
     watch = Stopwatch(job, lambda: ended.set_result(None))
     await ask(channel.basic_qos, prefetch_count=PREFETCH)
-    started = time.perf_counter()
     channel.basic_consume(job.queue, handle)
     await ended
-    seconds = time.perf_counter() - started
+    await asyncio.sleep(0)  # the last ack is sent in the turn after
     await close(channel)
     await close(out)
-    return seconds
+    return watch.sample()
+
+
+async def returned(job: Job) -> None:
+    """Wait until every message is back in the queue. Raises TimeoutError long after that should be so."""
+    channel = await open_channel(job.url)
+    async with asyncio.timeout(job.delay_ms / 1000 + RETURN_SECONDS):
+        while (await ask(channel.queue_declare, job.queue, passive=True)).method.message_count < job.total:
+            await asyncio.sleep(0.05)
+    await close(channel)
 
 
 class Confirms:

@@ -580,7 +580,8 @@ async def main():
 
 asyncio.run(main())
 """
-    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 9
+    died = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], check=False, timeout=60)
+    assert died.returncode == 9
     broker = FileBroker(path, RealClock())
     await broker.open()
     try:
