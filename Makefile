@@ -22,12 +22,12 @@ test: setup ## run every test and hold the coverage
 check: setup ## lint, types, the directions of the imports, the rules of the house
 	@sh scripts/check.sh
 
-bench: setup ## measure; one JSON object a line
-	@.venv/bin/python -m bench embedded --json
+bench: setup ## measure beside the peers, on a private RabbitMQ; one JSON object a line
+	@.venv/bin/python -m bench $(or $(BENCH),all) --json
 
 lock: ## pin the newest versions of everything into requirements/*.lock (needs uv)
 	@sh scripts/lock.sh
 
 clean: ## remove what the other targets made
-	@rm -rf .venv build dist .coverage .coverage.* .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf .venv .venv-bench build dist .coverage .coverage.* .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	@find bench examples scripts src tests -name __pycache__ -type d -prune -exec rm -rf {} +

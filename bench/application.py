@@ -12,10 +12,12 @@ from bench.job import PREFETCH, Job, Order
 from carom import App
 
 KEY = "order.created"
+CONCURRENCY = 16
+"""Carom's default."""
 Handle = Callable[[Order], Awaitable[None]] | Callable[..., Awaitable[None]]
 
 
-def application(job: Job, handle: Handle | None = None, *, broker: Any = None) -> App:
+def application(job: Job, handle: Handle | None = None, *, broker: Any = None, concurrency: int = CONCURRENCY) -> App:
     """Return an app with one typed listener on ``job.queue``; its retries wait for ``job.delay_ms``."""
     app = App(
         job.url if broker is None else broker,
@@ -25,7 +27,7 @@ def application(job: Job, handle: Handle | None = None, *, broker: Any = None) -
         observers=(),
     )
     retry = (job.delay_ms / 1000,) if job.delay_ms else ()
-    app.listen(KEY, queue=job.queue, prefetch=PREFETCH, retry=retry)(handle or _nothing)
+    app.listen(KEY, queue=job.queue, prefetch=PREFETCH, concurrency=concurrency, retry=retry)(handle or _nothing)
     return app
 
 

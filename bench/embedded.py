@@ -1,4 +1,4 @@
-"""The embedded broker: publish, deliver, acknowledge in one process; in memory and in one file, with an App and without.
+"""The embedded broker: publish, deliver, acknowledge in one process; in memory and in a file, with and without an App.
 
 Rule: nothing is measured but what a program does: no server, no network; the file is written as durably as always.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from bench.application import KEY, application
 from bench.cases import Benchmark, Case, Target
-from bench.job import BODY, ORDER, Job, Order, Sample, Stopwatch
+from bench.job import BODY, ORDER, Job, Order, Sample, rate
 from carom import Emit
 from carom.brokers.embedded import MemoryBroker
 from carom.brokers.embedded.file import FileBroker
+from carom.core.effects import CONFIRMED
 from carom.core.message import Message
 from carom.core.topology import Binding, Exchange, Topology, quorum
 from carom.ports import Broker, Delivery
@@ -75,46 +77,76 @@ async def file_app(job: Job) -> Sample:
 
 
 async def _port(job: Job, broker: Broker) -> Sample:
-    ended = asyncio.Event()
-    watch = Stopwatch(job, ended.set)
+    passing = Passing()
 
     def receive(delivery: Delivery) -> None:
         delivery.ack()
-        watch.count()
+        passing.handled()
+
+    async def publish(size: int) -> None:
+        results = await broker.publish([_message(number) for number in range(size)])
+        if results.count(CONFIRMED) != size:
+            raise RuntimeError(f"{size - results.count(CONFIRMED)} of {size} messages were not confirmed")
 
     await broker.open()
     await broker.declare(TOPOLOGY)
     await broker.consume(QUEUE, receive, prefetch=PREFETCH, ended=print)
-    starts = iter(range(0, job.total, BATCH))
-
-    async def publish() -> None:
-        for start in starts:
-            await broker.publish([_message(number) for number in range(start, min(start + BATCH, job.total))])
-
-    await asyncio.gather(*(publish() for _ in range(AT_ONCE)))
-    await ended.wait()
+    await passing.through(job.warm_up, publish)
+    seconds = await passing.through(job.messages, publish)
+    left = await broker.depths([QUEUE, "dlq"])
     await broker.close()
-    return watch.sample()
+    if any(depth is None or depth.ready or depth.unacked for depth in left.values()):
+        raise RuntimeError(f"not everything was delivered once and acknowledged: {left}")
+    return rate(job.messages, seconds)
 
 
 async def _app(job: Job, url: str) -> Sample:
-    ended = asyncio.Event()
-    watch = Stopwatch(job, ended.set)
+    passing = Passing()
 
     async def charge(order: Order) -> None:
-        watch.count()
+        passing.handled()
 
     app = application(job, charge, broker=url)
-    starts = iter(range(0, job.total, BATCH))
 
-    async def publish() -> None:
-        for start in starts:
-            await app.publish_many([Emit(KEY, ORDER) for _ in range(start, min(start + BATCH, job.total))])
+    async def publish(size: int) -> None:
+        await app.publish_many([Emit(KEY, ORDER) for _ in range(size)])
 
     async with app:
-        await asyncio.gather(*(publish() for _ in range(AT_ONCE)))
-        await ended.wait()
-    return watch.sample()
+        await passing.through(job.warm_up, publish)
+        seconds = await passing.through(job.messages, publish)
+    return rate(job.messages, seconds)
+
+
+class Passing:
+    """Lets messages pass, from the first publish to the last that is handled."""
+
+    def __init__(self) -> None:
+        """Nothing is on its way."""
+        self._left = 0
+        self._ended = asyncio.Event()
+
+    def handled(self) -> None:
+        """Count a message that arrived and was handled."""
+        self._left -= 1
+        if not self._left:
+            self._ended.set()
+
+    async def through(self, count: int, publish: Callable[[int], Awaitable[None]]) -> float:
+        """Publish so many in batches, some at a time; return how many seconds passed until all were handled."""
+        if not count:
+            return 0.0
+        self._left = count
+        self._ended.clear()
+        sizes = iter([min(BATCH, count - start) for start in range(0, count, BATCH)])
+
+        async def work() -> None:
+            for size in sizes:
+                await publish(size)
+
+        started = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        await self._ended.wait()
+        return time.perf_counter() - started
 
 
 def _message(number: int) -> Message:

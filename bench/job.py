@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class Sample:
     """What a process measured: messages a second, or nothing of the kind, and whatever else there is to say."""
 
     per_second: float | None
-    more: dict[str, float | None] = field(default_factory=dict)
+    more: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Return it as one line."""

@@ -36,7 +36,9 @@ BENCHMARK = Benchmark(
     messages=1_000_000,
     rounds=1,
     warm_up=0.0,
-    cases=(Case("carom", "carom publishes and consumes, one in 20 fails once", __name__, "memory", delay_ms=_a_second),),
+    cases=(
+        Case("carom", "carom publishes and consumes, one in 20 fails once", __name__, "memory", delay_ms=_a_second),
+    ),
     targets={"carom": Target(at_most={"growth_mib": 8})},
 )
 

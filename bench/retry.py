@@ -13,9 +13,9 @@ import asyncio
 import time
 
 from bench import consume
-from bench.application import application
+from bench.application import CONCURRENCY, application
 from bench.cases import Benchmark, Case, Target, limit
-from bench.job import Job, Order, Sample, Stopwatch, both, rate
+from bench.job import PREFETCH, Job, Order, Sample, Stopwatch, both, rate
 from bench.peers.pika_asyncio import returned
 from carom import Message
 
@@ -39,9 +39,17 @@ BENCHMARK = Benchmark(
     cases=(
         Case(
             "carom",
-            "carom, all fail, then all succeed",
+            f"carom, all fail, then all succeed, concurrency {PREFETCH}",
             __name__,
             "apart",
+            needs="full queue",
+            delay_ms=_until_all_failed,
+        ),
+        Case(
+            f"carom-{CONCURRENCY}",
+            f"the same at the default concurrency of {CONCURRENCY}",
+            __name__,
+            "apart_by_default",
             needs="full queue",
             delay_ms=_until_all_failed,
         ),
@@ -67,12 +75,21 @@ seed = consume.seed
 
 async def apart(job: Job) -> Sample:
     """Let every message fail; wait until all have returned; let every message succeed."""
-    failed = await _fail(job)
+    return await _apart(job, PREFETCH)
+
+
+async def apart_by_default(job: Job) -> Sample:
+    """Do the same with as few at a time as by default: each waits for the confirm of its copy."""
+    return await _apart(job, CONCURRENCY)
+
+
+async def _apart(job: Job, concurrency: int) -> Sample:
+    failed = await _fail(job, concurrency)
     await returned(job)
     return both(failed, await consume.consume(job))
 
 
-async def _fail(job: Job) -> Sample:
+async def _fail(job: Job, concurrency: int) -> Sample:
     ended = asyncio.Event()
     watch = Stopwatch(job, ended.set)
     early = 0
@@ -83,11 +100,11 @@ async def _fail(job: Job) -> Sample:
         watch.count()
         raise ConnectionError("the bank does not answer")
 
-    app = application(job, charge)
+    app = application(job, charge, concurrency=concurrency)
     async with app:
         await ended.wait()
         while app.busy:  # the last ones wait for their confirms
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         sample = watch.sample_until(time.perf_counter())
     if early:
         raise RuntimeError(f"{early} messages returned after {job.delay_ms} ms, before the last had failed")
@@ -109,6 +126,6 @@ async def flowing(job: Job) -> Sample:
         if not left:
             ended.set()
 
-    async with application(job, charge):
+    async with application(job, charge, concurrency=PREFETCH):
         await ended.wait()
         return rate(job.total, time.perf_counter() - started)

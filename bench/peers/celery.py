@@ -44,7 +44,7 @@ def _send(threads: ThreadPoolExecutor, task: Any, count: int) -> None:
 def consume(job: Job) -> Sample:
     """Execute tasks in the process itself; each is acknowledged when it is done."""
 
-    def handle(order: dict[str, Any]) -> None:  # noqa: ARG001 - being given it is what is measured
+    def handle(order: dict[str, Any]) -> None:
         watch.count()
 
     watch = Stopwatch(job, _stop)
@@ -76,9 +76,7 @@ def _shut_down() -> None:
 def _app(job: Job) -> Any:
     app = Celery(broker=job.url, set_as_current=True)
     app.conf.update(
-        task_queues=[
-            Queue(job.queue, exchange="", routing_key=job.queue, queue_arguments={"x-queue-type": "quorum"})
-        ],
+        task_queues=[Queue(job.queue, exchange="", routing_key=job.queue, queue_arguments={"x-queue-type": "quorum"})],
         task_default_queue=job.queue,
         task_default_exchange="",
         task_default_routing_key=job.queue,

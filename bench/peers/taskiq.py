@@ -39,7 +39,7 @@ async def _write(task: Any, count: int) -> None:
 async def consume(job: Job) -> Sample:
     """Execute tasks, each acknowledged when it is done."""
 
-    async def handle(order: dict[str, Any]) -> None:  # noqa: ARG001 - being given it is what is measured
+    async def handle(order: dict[str, Any]) -> None:
         watch.count()
 
     finish = asyncio.Event()

@@ -1,7 +1,10 @@
 """RabbitMQ keeps the contract of every broker, in real time; what a test declared is deleted again."""
 
+import os
+
 import pika
 import pytest
+from servers.rabbitmq import PINNED_RETRY_MS
 
 from carom.brokers.rabbitmq import RabbitBroker
 from carom.runtime.clock import RealClock
@@ -19,15 +22,16 @@ def server_version(rabbitmq_url):
 
 
 class TestRabbitBroker(BrokerContract):
-    sees_bindings = False
-
     @pytest.fixture(autouse=True)
-    def _on(self, rabbitmq_url, server_version):
+    def _on(self, rabbitmq_url, rabbitmq_management_url, server_version):
         self.url = rabbitmq_url
+        self.management = "" if rabbitmq_management_url is None else f"?management={rabbitmq_management_url}"
+        self.sees_bindings = rabbitmq_management_url is not None
         self.counts_hand_backs = server_version < FIRST_THAT_FORGETS_HAND_BACKS
+        self.pinned_retry_ms = None if "CAROM_TEST_BROKER" in os.environ else PINNED_RETRY_MS
 
     def make_broker(self):
-        return RabbitBroker(self.url, RealClock())
+        return RabbitBroker(f"{self.url}{self.management}", RealClock())
 
     async def drop_connection(self, broker):
         broker.drop_connections()

@@ -35,10 +35,11 @@ STUBBORN = "trap '' TERM INT HUP QUIT; sleep 1000 & (setsid sleep 1000 &) & slee
 TEST_WITH_A_SERVER = """
 import os, threading
 from servers.fixtures import HOUSE
+from servers.programs import search_path
 
 def test_with_a_server(pytestconfig):
     keeper = pytestconfig.stash[HOUSE].keeper
-    environment = {{"PATH": os.environ["PATH"], "HOME": str(keeper.scratch)}}
+    environment = {{"PATH": search_path(), "HOME": str(keeper.scratch)}}
     keeper.ask("start", "stubborn", ["/bin/sh", "-c", {command!r}], environment, None, {end:d})
     print("SCRATCH", keeper.scratch, flush=True)
     {ending}

@@ -5,7 +5,8 @@ or servers that exist.
     watchdog.py    the process that owns the servers, and ends them however the tests end
     keeper.py      the other end of its pipe
     server.py      what the servers have in common: starting, waiting until one answers, killing, restarting
-    rabbitmq.py, postgres.py    the two servers, each from programs or in Docker
+    rabbitmq.py, postgres.py    the two servers
+    containers.py  a server in Docker
     existing.py    a RabbitMQ that somebody else runs, and a vhost on it
     management.py  RabbitMQ's management API, as far as it is needed here
     fixtures.py    the pytest plugin

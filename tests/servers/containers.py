@@ -16,6 +16,8 @@ from .programs import search_path
 from .server import HOST, Recipe
 
 KILL_SECONDS = 60
+PATIENCE_SECONDS = 600.0
+"""A first start fetches the image."""
 
 
 class Container:

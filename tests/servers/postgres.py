@@ -13,7 +13,7 @@ import signal
 import struct
 from pathlib import Path
 
-from .containers import Container
+from .containers import PATIENCE_SECONDS, Container
 from .keeper import Keeper
 from .programs import POSTGRES, search_path, source
 from .server import HOST, Recipe, Server, converse, free_port
@@ -77,6 +77,8 @@ class Postgres(Server):
 
 class DockerPostgres(Postgres):
     """A PostgreSQL in a container."""
+
+    patience_s = PATIENCE_SECONDS
 
     def __init__(self, keeper: Keeper, docker: str) -> None:
         super().__init__(keeper, Path(docker).parent)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pika
 
-from .containers import Container
+from .containers import PATIENCE_SECONDS, Container
 from .keeper import Keeper
 from .management import Management
 from .programs import RABBITMQ, search_path, source
@@ -26,6 +26,11 @@ ALARM_WATERMARK, USUAL_WATERMARK = "0", "0.4"
 # One scheduler is enough for tests, and leaves them the other core of a small machine.
 ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 4 +A 4"
 LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+
+PINNED_RETRY_MS = 2_000
+"""When our own node tries a dead letter again that it could not place; by default after three minutes."""
+ADVANCED = f"[{{rabbit, [{{dead_letter_worker_publisher_confirm_timeout, {PINNED_RETRY_MS}}}]}}].\n"
 
 
 class CtlFailed(Exception):
@@ -80,6 +85,7 @@ class Rabbit(Server):
         }
         lines = [f"{key} = {value}\n" for key, value in configuration.items()]
         (self.folder / "rabbitmq.conf").write_text("".join(lines), encoding="utf-8")
+        (self.folder / "advanced.config").write_text(ADVANCED, encoding="utf-8")
 
     def recipe(self) -> Recipe:
         return Recipe([str(self.programs / "rabbitmq-server")], self._environment())
@@ -198,6 +204,8 @@ class Rabbit(Server):
 
 class DockerRabbit(Rabbit):
     """A RabbitMQ in a container."""
+
+    patience_s = PATIENCE_SECONDS
 
     def __init__(self, keeper: Keeper, docker: str) -> None:
         super().__init__(keeper, Path(docker).parent)

@@ -19,7 +19,7 @@ from pathlib import Path
 from .keeper import Keeper
 
 HOST = "127.0.0.1"
-READY_SECONDS, POLL_SECONDS, ASK_SECONDS = 90.0, 0.05, 2.0
+POLL_SECONDS, ASK_SECONDS = 0.05, 2.0
 TRIES = 3
 # Below where systems take the ports of outgoing connections from. A client that tries to reach a port of that range
 # on its own machine, while the server is away, may be given the same port and be connected to itself.
@@ -44,6 +44,8 @@ class Server:
     """A private server under a keeper. Subclasses say how it is started and when it is ready."""
 
     name: str
+    patience_s: float = 90
+    """How long its start may take on a slow machine."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
@@ -87,8 +89,8 @@ class Server:
                     raise NotReady(f"{self.name} exited with {code} instead of starting; it said:\n{self.log()}")
                 self.prepare()
                 self.start()
-            elif time.monotonic() - self.started_at > READY_SECONDS:
-                raise NotReady(f"{self.name} does not answer after {READY_SECONDS:.0f} s; it said:\n{self.log()}")
+            elif time.monotonic() - self.started_at > self.patience_s:
+                raise NotReady(f"{self.name} does not answer after {self.patience_s:.0f} s; it said:\n{self.log()}")
             else:
                 select.select([], [], [], POLL_SECONDS)
 

@@ -40,7 +40,10 @@ SECRET = "s3cr3t-W0rd"
         ("amqp://h/?heartbeat=30", Address((("h", 5672),), heartbeat_s=30)),
         ("amqp://h?heartbeat=1500ms", Address((("h", 5672),), heartbeat_s=2)),
         ("amqp://h?heartbeat=0", Address((("h", 5672),), heartbeat_s=0)),
-        ("amqp://h?timeout=2.5&confirm_timeout=1m", Address((("h", 5672),), timeout_ms=2500, confirm_timeout_ms=60_000)),
+        (
+            "amqp://h?timeout=2.5&confirm_timeout=1m",
+            Address((("h", 5672),), timeout_ms=2500, confirm_timeout_ms=60_000),
+        ),
         ("amqp://h?window=5&name=shop+1", Address((("h", 5672),), window=5, name="shop+1")),
         ("amqp://h?management=http://u:p@h:15672", Address((("h", 5672),), management="http://u:p@h:15672")),
         (

@@ -97,7 +97,9 @@ def test_a_header_keeps_its_value_and_its_type(value):
 
 @given(MESSAGES.filter(lambda message: message.timestamp is None or message.timestamp < 2**32))
 def test_the_library_reads_what_we_write_where_it_reads_right(message):
-    headers = {key: value for key, value in message.headers.items() if isinstance(value, bool | int | str | bytes | None)}
+    headers = {
+        key: value for key, value in message.headers.items() if isinstance(value, bool | int | str | bytes | None)
+    }
     headers = {key: value for key, value in headers.items() if not isinstance(value, Seconds)}
     found = properties_of_the_library(encode(Message(headers=headers, id=message.id, priority=message.priority)))
     assert (found.headers or {}) == headers
@@ -108,7 +110,9 @@ def test_the_library_reads_what_we_write_where_it_reads_right(message):
 def test_we_read_what_the_library_writes(headers):
     properties = pika.BasicProperties(headers=headers, message_id="7", timestamp=9, delivery_mode=2, type="t")
     found = decode(b"".join(properties.encode()), b"body", "exchange", "key")
-    expected = {key: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for key, value in headers.items()}
+    expected = {
+        key: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for key, value in headers.items()
+    }
     assert found == Message(
         headers=expected, id="7", timestamp=9, type="t", body=b"body", exchange="exchange", routing_key="key"
     )

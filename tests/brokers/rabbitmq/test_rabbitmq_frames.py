@@ -60,7 +60,9 @@ def header_bytes(channel, body_size):
 
 CHANNELS = st.integers(1, 2047)
 FRAMES = st.one_of(
-    st.builds(lambda channel, tag: frame.Method(channel, spec.Basic.Ack(tag, True)).marshal(), CHANNELS, st.integers(1, 2**40)),
+    st.builds(
+        lambda channel, tag: frame.Method(channel, spec.Basic.Ack(tag, True)).marshal(), CHANNELS, st.integers(1, 2**40)
+    ),
     st.builds(
         lambda channel, key: frame.Method(channel, spec.Basic.Deliver("tag", 5, True, "exchange", key)).marshal(),
         CHANNELS,

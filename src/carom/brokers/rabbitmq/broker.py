@@ -104,7 +104,7 @@ class RabbitBroker:
             if mode == "apply":
                 await declaring.apply(questions, topology)
             elif mode == "verify":
-                await declaring.verify(questions, topology)
+                await declaring.verify(questions, topology, await Management(self._address()).bindings())
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[PublishResult]:
         """Publish, mandatory and confirmed."""
@@ -187,7 +187,7 @@ class RabbitBroker:
         connection = await self._in.wait()
         async with self._taking:
             taker = self._takers.get(queue)
-            if taker is None or taker.acks.gone:
+            if taker is None or not taker.is_usable:
                 taker = self._takers[queue] = Taker(queue, await open_channel(connection))
             return taker
 

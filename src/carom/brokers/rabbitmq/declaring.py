@@ -2,7 +2,7 @@
 
 AMQP can ask whether something exists, and whether a declaration agrees with it; it cannot list. So a comparison
 asks for each thing, and declares again what exists already, which changes nothing and is refused when an argument
-differs. Bindings cannot be asked for; declaring one that exists changes nothing.
+differs. Bindings cannot be asked for at all: whoever knows them, from the management API, hands them in.
 
 Rule: what differs is never touched. Every difference is named, with both values and what to do.
 """
@@ -50,10 +50,12 @@ async def apply(questions: Questions, topology: Topology) -> None:
         await _bind(questions, binding)
 
 
-async def verify(questions: Questions, topology: Topology) -> None:
+async def verify(
+    questions: Questions, topology: Topology, known: frozenset[tuple[str, str, str, str]] | None = None
+) -> None:
     """Declare nothing; raise TopologyMismatch with everything that is missing or different.
 
-    A user who may not configure a thing only learns that it exists, and the log says so.
+    ``known`` are the bindings there are; without them, no binding is looked at. A user who may not configure a thing only learns that it exists, and the log says so.
     """
     differences: list[str] = []
     for thing in _things(topology):
@@ -66,6 +68,11 @@ async def verify(questions: Questions, topology: Topology) -> None:
             differences += await _declared(questions, thing)
         except NotPermitted:
             _log.warning("%s exists; this user may not compare its arguments, for want of configure", called(thing))
+    for binding in topology.bindings:
+        if known is not None and (binding.source, binding.to, binding.target, binding.key) not in known:
+            differences.append(
+                f"{binding.to} {binding.target!r} is not bound to exchange {binding.source!r} with key {binding.key!r}"
+            )
     if differences:
         raise TopologyMismatch(differences)
 

@@ -19,6 +19,7 @@ from carom.errors import BrokerError, BrokerUnavailable, NotPermitted
 
 FRAME_MAX = 131_072
 SPARE_MS, ABORT_MS = 1_000, 1_000
+_CLIENT_CERTIFICATE = "does it want a client certificate that it trusts (certfile=, keyfile=)?"
 
 # The library logs every lost connection with its stack, up to CRITICAL; what happened is said by events. Whoever wants
 # to hear the library itself sets this level.
@@ -122,9 +123,9 @@ def _translated(error: BaseException, address: Address, host: str, port: int) ->
             f"the permission with 'rabbitmqctl set_permissions' ({words})"
         )
     if isinstance(error, exceptions.IncompatibleProtocolError):
+        hint = _CLIENT_CERTIFICATE if address.tls else "is the port one for TLS (amqps://)?"
         return BrokerUnavailable(
-            f"{where} closed the connection before it said anything: is it still starting, is it RabbitMQ, and is the "
-            f"port one for {'TLS' if address.tls else 'connections without TLS (amqps:// is for TLS)'}? ({words})"
+            f"{where} closed the connection before it said anything: is it still starting, is it RabbitMQ, {hint} ({words})"
         )
     return BrokerUnavailable(f"{where} cannot be reached: {words}")
 
@@ -136,11 +137,10 @@ def _tls_translated(cause: BaseException, where: str, words: str) -> BrokerUnava
             "cafile=, and the host as the certificate does"
         )
     if "ALERT" in words.upper():
-        return Untrusted(
-            f"{where} refuses our side of TLS: does it want a client certificate that it trusts (certfile=, keyfile=)? "
-            f"({words})"
-        )
-    return BrokerUnavailable(f"{where} does not speak TLS as we do: is the port one for TLS? ({words})")
+        return Untrusted(f"{where} refuses our side of TLS: {_CLIENT_CERTIFICATE} ({words})")
+    return BrokerUnavailable(
+        f"{where} does not speak TLS as we do: is the port one for TLS, {_CLIENT_CERTIFICATE} ({words})"
+    )
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -35,6 +35,21 @@ class Management:
         policy = found.get("effective_policy_definition")
         return policy if isinstance(policy, dict) else {}
 
+    async def bindings(self) -> frozenset[tuple[str, str, str, str]] | None:
+        """Return every binding of the vhost as (source, kind of target, target, key); None when nobody can be asked.
+
+        Arguments are left out: the API writes numbers its own way.
+        """
+        found = await self._get(f"bindings/{_quoted(self._address.vhost)}")
+        if not isinstance(found, list):
+            return None
+        names = ("source", "destination_type", "destination", "routing_key")
+        return frozenset(
+            (str(one.get(names[0])), str(one.get(names[1])), str(one.get(names[2])), str(one.get(names[3])))
+            for one in found
+            if isinstance(one, dict)
+        )
+
     async def answers(self) -> bool:
         """Tell whether there is an API that lets us in."""
         return isinstance(await self._get("overview"), dict)

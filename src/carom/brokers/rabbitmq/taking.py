@@ -22,7 +22,7 @@ class Taker:
 
     def __init__(self, queue: str, channel: Channel) -> None:
         """Ask nothing yet."""
-        self.acks = Acks(channel)
+        self._acks = Acks(channel)
         self._queue = queue
         self._channel = channel
         self._lock = asyncio.Lock()
@@ -30,6 +30,11 @@ class Taker:
         self._is_wanted = False
         channel.add_callback(self._on_empty, [spec.Basic.GetEmpty], one_shot=False)
         channel.add_on_close_callback(self._on_closed)
+
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether it can be asked."""
+        return bool(self._channel.is_open)
 
     async def take(self) -> RabbitDelivery | None:
         """Return a message, or None when none is ready. Raises BrokerError."""
@@ -58,11 +63,14 @@ class Taker:
         except NotPermitted as refused:
             raise NotPermitted(f"no message can be taken from {self._queue!r}: {refused}") from refused
         except (BrokerError, exceptions.AMQPError, ValueError) as error:
+            self._answer.cancel()
+            if self._channel.is_open:  # what it said is not known, so neither is what would answer the next
+                self._channel.close()
             raise BrokerError(f"no message can be taken from {self._queue!r}: {error}") from error
 
     def _on_message(self, _channel: Channel, method: Any, properties: bytes, body: bytes) -> None:
-        self.acks.take(method.delivery_tag)
-        delivery = RabbitDelivery(self._queue, self.acks, method, properties, body)
+        self._acks.take(method.delivery_tag)
+        delivery = RabbitDelivery(self._queue, self._acks, method, properties, body)
         if not self._is_wanted:
             delivery.hand_back()
         if self._answer is not None:
