@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Role: TypeAlias = Literal["carom", "limit", "peer"]
-Needs: TypeAlias = Literal["nothing", "empty queue", "full queue", "app"]
-"""What is to be there before: a queue, filled or not, or the topology of an app, which declares it itself."""
+Needs: TypeAlias = Literal["nothing", "empty queue", "full queue"]
+"""What is to be there before, and so what is to be left: as many messages as were published, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Case:
 
     ``subject`` is what others compare themselves with: a short name, one for each peer or limit. ``share`` is the
     part of the messages that is enough for somebody slow. ``delay_ms`` says how long a retry waits, by the number of
-    messages. A peer is run by an environment of its own.
+    messages. Who ``declares`` makes the queue itself. A peer is run by an environment of its own.
     """
 
     subject: str
@@ -28,7 +28,8 @@ class Case:
     module: str
     function: str
     role: Role = "carom"
-    needs: Needs = "app"
+    needs: Needs = "nothing"
+    declares: bool = True
     share: float = 1.0
     delay_ms: Callable[[int], int] | None = None
 
@@ -75,10 +76,19 @@ def limit(
     delay_ms: Callable[[int], int] | None = None,
 ) -> Case:
     """Return a case of the client library itself."""
-    return Case(subject, name, "bench.peers.pika_asyncio", function, "limit", needs, delay_ms=delay_ms)
+    return Case(subject, name, "bench.peers.pika_asyncio", function, "limit", needs, declares=False, delay_ms=delay_ms)
 
 
-def peer(subject: str, name: str, function: str, needs: Needs, share: float = 1.0, module: str | None = None) -> Case:
+def peer(
+    subject: str,
+    name: str,
+    function: str,
+    needs: Needs,
+    share: float = 1.0,
+    module: str | None = None,
+    *,
+    declares: bool = False,
+) -> Case:
     """Return a case of something one could use instead."""
     where = module or subject.replace("-", "_")
-    return Case(subject, name, f"bench.peers.{where}", function, "peer", needs, share)
+    return Case(subject, name, f"bench.peers.{where}", function, "peer", needs, declares, share)

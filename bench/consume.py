@@ -28,7 +28,7 @@ BENCHMARK = Benchmark(
         peer("faststream", "FastStream, msgspec.Struct, logging off", "consume", "full queue", 0.25),
         peer("dramatiq", "Dramatiq, 8 threads", "consume", "full queue", 0.25),
         peer("celery", "Celery, solo pool, acks_late", "consume", "full queue", 0.25),
-        peer("taskiq", "Taskiq on aio-pika, one receiver", "consume", "full queue", 0.25),
+        peer("taskiq", "Taskiq on aio-pika, one receiver", "consume", "full queue", 0.25, declares=True),
     ),
     targets={"carom": Target(ratios={"pika-asyncio": 0.75, "aio-pika": 3.0, "faststream": 5.0})},
 )

@@ -38,7 +38,7 @@ def place(case: Case, job: Job, seed: Seed) -> Iterator[Job]:
     """
     job = replace(job, queue=f"bench.{uuid4().hex[:8]}")
     try:
-        if case.needs in {"empty queue", "full queue"} and case.role != "carom":
+        if not case.declares:
             _call(job, lambda channel: channel.queue_declare(job.queue, durable=True, arguments=QUORUM))
         if case.needs == "full queue":
             seed(job)

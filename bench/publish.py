@@ -21,8 +21,14 @@ BENCHMARK = Benchmark(
     about="publish with confirms, mandatory",
     messages=20_000,
     cases=(
-        Case("carom", f"carom publish_many, {IN_FLIGHT // BATCH} batches of {BATCH} at a time", __name__, "many"),
-        Case("carom-tasks", f"carom publish from {IN_FLIGHT} tasks", __name__, "from_tasks"),
+        Case(
+            "carom",
+            f"carom publish_many, {IN_FLIGHT // BATCH} batches of {BATCH} at a time",
+            __name__,
+            "many",
+            needs="empty queue",
+        ),
+        Case("carom-tasks", f"carom publish from {IN_FLIGHT} tasks", __name__, "from_tasks", needs="empty queue"),
         limit(f"pika asyncio callbacks, window {IN_FLIGHT}", "publish", "empty queue"),
         peer("aio-pika", f"aio-pika, gathers of {IN_FLIGHT}", "publish", "empty queue", 0.5),
         peer("faststream", f"FastStream, gathers of {IN_FLIGHT}", "publish", "empty queue", 0.5),
@@ -36,7 +42,7 @@ BENCHMARK = Benchmark(
             "dramatiq",
         ),
         peer("celery", "Celery confirm_publish, 8 threads", "publish", "empty queue", 0.1),
-        peer("taskiq", f"Taskiq on aio-pika, gathers of {IN_FLIGHT}", "publish", "nothing", 0.5),
+        peer("taskiq", f"Taskiq on aio-pika, gathers of {IN_FLIGHT}", "publish", "empty queue", 0.5, declares=True),
     ),
     targets={"carom": TARGET, "carom-tasks": Target()},
 )

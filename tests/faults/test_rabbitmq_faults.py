@@ -4,23 +4,31 @@ Rule: every test waits for what it claims, with a deadline, and leaves the node 
 """
 
 import asyncio
+import gc
+import os
+import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from brokers.rabbitmq.certificates import Authority, refused, tls_url
-from brokers.rabbitmq.rabbit_stage import at, declared, drained, fresh, kinds, opened, queue, ready, to, until
+from brokers.rabbitmq.rabbit_stage import at, declared, drained, fresh, opened, queue, ready, to, until
 from servers.server import free_port
 
 from carom import App
 from carom.brokers.rabbitmq import RabbitBroker
 from carom.core.effects import Confirmed, Nacked, Unknown
+from carom.core.message import Message
 from carom.errors import BrokerUnavailable, NotConfirmed
 from carom.ports import ConnectionBlocked, ConnectionDown, ConnectionUnblocked, ConnectionUp, ConsumerEnded
 from carom.runtime import events
 from carom.runtime.clock import RealClock
 
 RESTART_S = 60
+WAVES = 100
+"""Of 2,000 messages each."""
 
 
 def told(found, *kinds_of_events):
@@ -269,25 +277,38 @@ async def test_a_full_delay_queue_is_waited_for_and_recovers(rabbitmq):
         if attempts.count(number) == 1:
             raise ValueError("later")
 
-    def limit(length):
-        name = f"{app.namespace}.full"
-        path = ("policies", rabbitmq.vhost, name)
-        if length is None:
-            rabbitmq.management.ask("DELETE", *path)
-            return
-        definition = {"max-length": length, "overflow": "reject-publish"}
-        pattern = f"^{app.namespace}[.]delay[.]"
-        rabbitmq.management.ask("PUT", *path, body={"pattern": pattern, "definition": definition, "apply-to": "queues"})
-
+    definition = {"max-length": 2, "overflow": "reject-publish"}
+    body = {"pattern": f"^{app.namespace}[.]delay[.]", "definition": definition, "apply-to": "queues"}
+    policy = ("policies", rabbitmq.vhost, f"{app.namespace}.full")
     async with app:
-        await asyncio.to_thread(limit, 0)
+        await asyncio.to_thread(rabbitmq.management.ask, "PUT", *policy, body=body)
         await app.publish_many([("job", number) for number in range(20)])
-        await until(lambda: bool(told(found, events.NotSettled)), "a retry that is refused")
-        assert not told(found, events.DeadLettered)
-        await asyncio.to_thread(limit, None)
         await until(lambda: all(attempts.count(number) == 2 for number in range(20)), "every retry", RESTART_S)
         await until(lambda: app.busy == 0, "an end")
-        assert len(told(found, events.NotSettled)) < 400, "it backs off"
+        assert told(found, events.NotSettled), "nothing was refused: the test proves nothing"
+        assert len(told(found, events.NotSettled)) < 400, "it does not back off"
+        assert not told(found, events.DeadLettered)
+    await asyncio.to_thread(rabbitmq.management.ask, "DELETE", *policy)
+
+
+async def test_a_queue_whose_limit_was_lifted_takes_messages_again(rabbitmq, monkeypatch):
+    monkeypatch.setattr("carom.brokers.rabbitmq.publishing.STUBBORN_MS", 300)
+    jobs = queue()
+    body = {"pattern": f"^{jobs.name}$", "definition": {"max-length": 0, "overflow": "reject-publish"}}
+    policy = ("policies", rabbitmq.vhost, jobs.name)
+    async with opened(rabbitmq.url) as broker:
+        await broker.declare(declared(jobs))
+
+        async def is_taken():
+            return await all_types(broker.publish([to(jobs)])) == {Confirmed}
+
+        async def is_refused():
+            return not await is_taken()
+
+        await asyncio.to_thread(rabbitmq.management.ask, "PUT", *policy, body={**body, "apply-to": "queues"})
+        await until(is_refused, "the limit to hold")
+        await asyncio.to_thread(rabbitmq.management.ask, "DELETE", *policy)
+        await until(is_taken, "messages to be taken again")
 
 
 async def test_a_real_listener_for_tls_wants_a_certificate_and_takes_ours(rabbitmq, tmp_path_factory):
@@ -311,10 +332,110 @@ async def test_a_real_listener_for_tls_wants_a_certificate_and_takes_ours(rabbit
     assert "not trusted" in await refused(tls_url(rabbitmq.url, port, cafile=theirs.file("ca")))
 
 
+CRASHER = """
+import asyncio
+import os
+from pathlib import Path
+
+from carom import App
+
+app = App(os.environ["URL"], namespace=os.environ["NS"], exchange=os.environ["NS"] + ".events", name="crasher")
+
+
+@app.listen("job", queue=os.environ["NS"] + ".jobs", crash_limit=3, concurrency=4)
+async def work(word: str) -> None:
+    if word == "poison":
+        os._exit(42)
+    await asyncio.sleep(0.05)
+    with Path(os.environ["DIARY"]).open("a") as diary:
+        diary.write(word + "\\n")
+"""
+
+
+async def test_a_message_that_kills_workers_ends_as_a_dead_letter_and_its_neighbours_are_handled(rabbitmq, tmp_path):
+    (tmp_path / "crasher.py").write_text(CRASHER)
+    namespace, diary = fresh("ns"), tmp_path / "diary"
+    diary.touch()
+    environment = {**os.environ, "URL": rabbitmq.url, "NS": namespace, "DIARY": str(diary)}
+    words = {f"neighbour-{number}" for number in range(12)}
+    ends = []
+
+    async def work_for_ever():
+        while True:
+            command = [sys.executable, "-m", "carom", "run", "crasher:app", "--app-dir", str(tmp_path)]
+            worker = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.DEVNULL)
+            try:
+                ends.append(await worker.wait())
+            finally:
+                if worker.returncode is None:
+                    worker.terminate()
+                    ends.append(await worker.wait())
+
+    app = App(rabbitmq.url, namespace=namespace, exchange=f"{namespace}.events", name="crasher", observers=[])
+    app.listen("job", queue=f"{namespace}.jobs", crash_limit=3)(lambda word: None)
+    await app.start(consume=False)
+    todo = [f"neighbour-{number}" for number in range(6)] + ["poison"] + [f"neighbour-{number}" for number in range(6, 12)]
+    await app.publish_many([("job", word) for word in todo])
+    await app.stop()
+    working = asyncio.create_task(work_for_ever())
+    async with opened(rabbitmq.url) as broker:
+        dead = f"{namespace}.jobs.dlq"
+        await until(lambda: _has(broker, dead, 1), "the dead letter", RESTART_S)
+        await until(lambda: words <= set(diary.read_text().split()), "the neighbours", RESTART_S)
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        [letter] = await drained(broker, dead)
+        assert (letter.headers["carom-reason"], letter.body) == ("crash-loop", b'"poison"')
+        assert await ready(broker, f"{namespace}.jobs") == 0
+    assert ends == [42, 42, 42, 0]
+
+
+async def test_a_ladder_of_retries_takes_its_time_and_ends_in_the_dead_letters(rabbitmq):
+    found, at_ms = [], []
+    app = new_app(rabbitmq.url, found, retry=("100ms", "200ms"))
+
+    @app.listen("job", queue=fresh("jobs"))
+    async def work(number: int, message: Message) -> None:
+        at_ms.append((message.attempt, time.monotonic() * 1000))
+        raise ValueError("never")
+
+    async with app:
+        await app.publish("job", 1)
+        await until(lambda: bool(told(found, events.DeadLettered)), "the dead letter")
+        assert [attempt for attempt, _ in at_ms] == [1, 2, 3]
+        gaps = [later - earlier for (_, earlier), (_, later) in pairwise(at_ms)]
+        assert gaps[0] >= 99
+        assert gaps[1] >= 199
+        [letter] = await drained(app._broker, f"{app.listeners[0].queue}.dlq")
+        assert letter.headers["carom-reason"] == "exhausted"
+        assert letter.headers["carom-error-type"].endswith("ValueError")
+
+
+async def test_memory_stays_flat_while_many_messages_pass(rabbitmq):
+    app = App(rabbitmq.url, namespace=fresh("ns"), exchange=fresh("events"), name="faults", observers=[])
+    jobs, counted = fresh("jobs"), 0
+
+    @app.listen("job", queue=jobs, concurrency=200, prefetch=400)
+    async def work(number: int) -> None:
+        nonlocal counted
+        counted += 1
+
+    def resident():
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    async with app:
+        batch = [Message(routing_key=jobs, body=b"1", content_type="application/json", id=str(one)) for one in range(2_000)]
+        warm = 0
+        for wave in range(1, WAVES + 1):
+            results = await app._broker.publish(batch)
+            assert {type(result) for result in results} == {Confirmed}
+            await until(lambda wave=wave: counted >= 2_000 * wave, "a wave to be handled")
+            if wave == WAVES // 4:
+                warm = resident()
+        assert resident() - warm < 6 * 1024 * 1024
+
+
 async def _has(broker, name, count):
     return await ready(broker, name) == count
-
-
-def test_kinds_are_names():
-    assert kinds([ConnectionUp("x")]) == ["ConnectionUp"]
-    assert time.monotonic() > 0

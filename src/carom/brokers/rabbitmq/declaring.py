@@ -55,7 +55,8 @@ async def verify(
 ) -> None:
     """Declare nothing; raise TopologyMismatch with everything that is missing or different.
 
-    ``known`` are the bindings there are; without them, no binding is looked at. A user who may not configure a thing only learns that it exists, and the log says so.
+    ``known`` are the bindings there are; without them, no binding is looked at. A user who may not configure a thing
+    only learns that it exists, and the log says so.
     """
     differences: list[str] = []
     for thing in _things(topology):

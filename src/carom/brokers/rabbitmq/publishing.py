@@ -27,6 +27,9 @@ from carom.ports import Clock
 SWEEP_MS = 500
 UNSENT_BYTES = 16 * 1024 * 1024
 """While so much waits to be sent, nothing more is written."""
+STUBBORN_MS = 5_000
+"""After refusing for so long a channel is replaced, in a moment when nothing is in flight. A quorum queue that was
+full refuses what comes over a channel for ever, even empty, when its limit was lifted by a policy (3.10.8)."""
 
 
 class _Batch:
@@ -79,6 +82,8 @@ class Publishing:
         self._again: deque[_Flight] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._one_by_one = False
+        self._refused_at_ms: int | None = None
+        self._is_stubborn = False
         self._paused = ""
         self._sweeping: Callable[[], None] | None = None
 
@@ -102,6 +107,7 @@ class Publishing:
         """Publish on this channel, which is in confirm mode, beginning with what is to be written again."""
         self._channel = channel
         self._tag = 0
+        self._refused_at_ms, self._is_stubborn = None, False
         channel.add_on_return_callback(self._on_return)
         self._go_on()
 
@@ -149,6 +155,8 @@ class Publishing:
                 self._settle(flights.pop(first), nacked=nacked)
         elif (flight := flights.pop(tag, None)) is not None:
             self._settle(flight, nacked=nacked)
+        if self._is_stubborn and not flights:
+            self._reopen()
         if self._again or self._waiters:
             self._go_on()
 
@@ -159,7 +167,7 @@ class Publishing:
 
     def _may_write(self) -> bool:
         channel = self._channel
-        if channel is None or not channel.is_open or self._paused:
+        if channel is None or not channel.is_open or self._paused or self._is_stubborn:
             return False
         limit = 1 if self._one_by_one else self._window
         return len(self._flights) < limit and channel.connection.unsent < UNSENT_BYTES
@@ -182,6 +190,15 @@ class Publishing:
             flight.batch.settle(flight.index, flight.returned)
         else:
             flight.batch.settle(flight.index, _REFUSED if nacked else CONFIRMED)
+            if nacked:
+                self._note_refusal()
+
+    def _note_refusal(self) -> None:
+        now_ms = self._clock.now_ms()
+        if self._refused_at_ms is None:
+            self._refused_at_ms = now_ms
+        elif now_ms - self._refused_at_ms > STUBBORN_MS:
+            self._is_stubborn = True
 
     def _on_return(self, _channel: Channel, method: Any, properties: bytes, _body: bytes) -> None:
         """Mark the message that came back: it precedes its own ack, and an id alone does not tell which it is."""
