@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     without_server = all(one.embedded for one in chosen)
     fine = True
     with nullcontext("") if without_server else environment.broker(asked.broker) as url:
+        if not without_server and not environment.answers(url):
+            print("bench: no RabbitMQ answers at the address given; see --broker", file=sys.stderr)
+            return 1
         for benchmark in chosen:
             measured = runner.Asked(url, asked.messages, asked.rounds, asked.peers, _say)
             fine &= _measure(benchmark, measured, as_json=asked.json)

@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
+import pika
+import pika.exceptions
+
 ROOT = Path(__file__).parent.parent
 LOCAL = "amqp://guest:guest@localhost/"
 VARIABLE = "CAROM_TEST_BROKER"
@@ -40,6 +43,22 @@ def broker(given: str | None) -> Iterator[str]:
         yield str(node.url)
     finally:
         keeper.close()
+
+
+def answers(url: str) -> bool:
+    """Tell whether a broker lets us in."""
+    try:
+        server(url)
+    except (pika.exceptions.AMQPError, OSError):
+        return False
+    return True
+
+
+def server(url: str) -> str:
+    """Return what the broker is and its version. Raises an AMQP error when there is none."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        said = connection._impl.server_properties or {}  # noqa: SLF001 - the library has no public way to ask
+    return f"{said.get('product', 'AMQP')} {said.get('version', '')}".strip()
 
 
 def python_of_peers() -> str:

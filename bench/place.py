@@ -50,13 +50,6 @@ def place(case: Case, job: Job, seed: Seed) -> Iterator[Job]:
         _delete(job)
 
 
-def server(url: str) -> str:
-    """Return what the broker is. Raises an AMQP error when there is none."""
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        said = connection._impl.server_properties or {}  # noqa: SLF001 - the library has no public way to ask
-    return f"{said.get('product', 'AMQP')} {said.get('version', '')}".strip()
-
-
 def _take(job: Job) -> tuple[Any, bytes]:
     def take(channel: Any) -> Any:
         return channel.basic_get(job.queue, auto_ack=True)

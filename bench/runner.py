@@ -22,7 +22,7 @@ import pika.exceptions
 from bench import environment
 from bench.cases import Benchmark, Case, Target
 from bench.job import Job, Sample
-from bench.place import NotAsPromised, place, server
+from bench.place import NotAsPromised, place
 
 SECONDS_TO_START = 120
 SLOWEST_PER_SECOND = 200
@@ -88,7 +88,10 @@ def run(benchmark: Benchmark, asked: Asked) -> Iterator[Result]:
             if not one.error:
                 asked.progress(f"{benchmark.name}, round {number} of {rounds}: {one.case.name}")
                 _take(benchmark, one, asked.url)
-    on = {"python": platform.python_version(), "broker": "embedded" if benchmark.embedded else server(asked.url)}
+    on = {
+        "python": platform.python_version(),
+        "broker": "embedded" if benchmark.embedded else environment.server(asked.url),
+    }
     for one in taken:
         yield _result(benchmark, one, taken, on)
 

@@ -1,4 +1,4 @@
-"""What happens to real brokers: killed, short of memory, closed from their side, reconfigured. Nothing confirmed is lost.
+"""What happens to real brokers: killed, alarmed, closed from their side, reconfigured. Nothing confirmed is lost.
 
 Rule: every test waits for what it claims, with a deadline, and leaves the node as it found it.
 """
@@ -13,10 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from brokers.rabbitmq.certificates import Authority, refused, tls_url
 from brokers.rabbitmq.rabbit_stage import at, declared, drained, fresh, opened, queue, ready, to, until
-from servers.server import free_port
-
 from carom import App
 from carom.brokers.rabbitmq import RabbitBroker
 from carom.core.effects import Confirmed, Nacked, Unknown
@@ -25,6 +24,7 @@ from carom.errors import BrokerUnavailable, NotConfirmed
 from carom.ports import ConnectionBlocked, ConnectionDown, ConnectionUnblocked, ConnectionUp, ConsumerEnded
 from carom.runtime import events
 from carom.runtime.clock import RealClock
+from servers.server import free_port
 
 RESTART_S = 60
 WAVES = 100
@@ -123,7 +123,7 @@ async def test_a_memory_alarm_pauses_publishing_and_nothing_else(rabbitmq):
         await until(lambda: bool(told(found, ConnectionBlocked)), "the event")
         assert "memory" in told(found, ConnectionBlocked)[0].reason
         assert told(found, ConnectionBlocked)[0].broker.endswith("(publisher)")
-        with pytest.raises(BrokerUnavailable, match="takes no messages.*memory"):
+        with pytest.raises(BrokerUnavailable, match=r"takes no messages.*memory"):
             await broker.publish([to(jobs)])
         for delivery in held:
             delivery.ack()
@@ -214,7 +214,9 @@ async def test_a_message_too_large_for_the_server_is_refused_alone(rabbitmq, set
         await broker.declare(declared(jobs))
         batch = [to(jobs, bytes(200_000 if number in {2, 5} else 10), id=str(number)) for number in range(8)]
         results = await broker.publish(batch)
-        assert [type(result) for result in results] == [Nacked if number in {2, 5} else Confirmed for number in range(8)]
+        assert [type(result) for result in results] == [
+            Nacked if number in {2, 5} else Confirmed for number in range(8)
+        ]
         assert results[2].lasting
         assert "larger than configured max size" in results[2].why
         assert {message.id for message in await drained(broker, jobs.name)} == set("013467")
@@ -374,7 +376,9 @@ async def test_a_message_that_kills_workers_ends_as_a_dead_letter_and_its_neighb
     app = App(rabbitmq.url, namespace=namespace, exchange=f"{namespace}.events", name="crasher", observers=[])
     app.listen("job", queue=f"{namespace}.jobs", crash_limit=3)(lambda word: None)
     await app.start(consume=False)
-    todo = [f"neighbour-{number}" for number in range(6)] + ["poison"] + [f"neighbour-{number}" for number in range(6, 12)]
+    todo = (
+        [f"neighbour-{number}" for number in range(6)] + ["poison"] + [f"neighbour-{number}" for number in range(6, 12)]
+    )
     await app.publish_many([("job", word) for word in todo])
     await app.stop()
     working = asyncio.create_task(work_for_ever())
@@ -426,7 +430,9 @@ async def test_memory_stays_flat_while_many_messages_pass(rabbitmq):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     async with app:
-        batch = [Message(routing_key=jobs, body=b"1", content_type="application/json", id=str(one)) for one in range(2_000)]
+        batch = [
+            Message(routing_key=jobs, body=b"1", content_type="application/json", id=str(one)) for one in range(2_000)
+        ]
         warm = 0
         for wave in range(1, WAVES + 1):
             results = await app._broker.publish(batch)

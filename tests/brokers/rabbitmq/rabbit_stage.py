@@ -14,7 +14,8 @@ from carom.core.topology import Queue, Topology, arguments
 from carom.runtime.clock import RealClock
 
 DEADLINE_S = 20.0
-POLL_S = 0.01
+POLL_MS = 10
+CLOCK = RealClock()
 _numbers = itertools.count(1)
 
 
@@ -72,7 +73,13 @@ async def until(came, what, within_s=DEADLINE_S):
         if answer if isinstance(answer, bool) else await answer:
             return
         assert time.monotonic() < deadline, f"waited {within_s} s in vain for {what}"
-        await asyncio.sleep(POLL_S)
+        await CLOCK.sleep(POLL_MS)
+
+
+async def turns(count):
+    """Let the loop go round so often: any moment of what goes on can be hit this way, and none waits for a clock."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def drained(broker, name):

@@ -1,7 +1,8 @@
-"""Consuming from a real RabbitMQ: settled once, on the channel that brought it, and never because of another's fault."""
+"""Consuming from a real RabbitMQ: settled once, on the channel that brought it, unharmed by another's fault."""
 
 import asyncio
 import struct
+from functools import partial
 
 import pika
 import pytest
@@ -200,7 +201,7 @@ async def test_cancelling_while_it_is_restored_leaves_no_consumer(rabbitmq_url):
             await subscription.cancel()
             await until(lambda: broker._in.connection is not None, "the connection")
             await broker.publish([to(jobs)])
-            await until(lambda: _consumers(broker, jobs.name, 0), "no consumer")
+            await until(partial(_consumers, broker, jobs.name, 0), "no consumer")
             assert await ready(broker, jobs.name) == 1
             assert deliveries == []
             channel.queue_delete(jobs.name)

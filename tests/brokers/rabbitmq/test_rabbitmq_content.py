@@ -2,6 +2,7 @@
 
 import math
 import struct
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -16,7 +17,7 @@ from carom.core.message import Message
 from carom.errors import DecodeError
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-MOMENTS = st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)).map(lambda moment: moment.replace(microsecond=0))
+MOMENTS = st.integers(0, 253_402_300_799).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 PLAIN = st.one_of(
     st.none(),
     st.booleans(),
@@ -170,7 +171,7 @@ def test_what_has_no_form_in_amqp_is_refused_with_a_reason(value, words):
     [{"id": "x" * 256}, {"priority": 256}, {"priority": -1}, {"timestamp": -1}, {"timestamp": "now"}, {"type": 7}],
 )
 def test_a_property_that_does_not_fit_is_refused(fields):
-    with pytest.raises(ValueError, match="AMQP|255 bytes"):
+    with pytest.raises(ValueError, match=r"AMQP|255 bytes"):
         encode(Message(**fields))
 
 
@@ -201,10 +202,8 @@ def test_headers_nested_beyond_the_limit_are_a_decode_error():
 @given(st.binary(max_size=200))
 def test_whatever_the_bytes_reading_ends(data):
     for prefix in (b"", b"\x20\x00", b"\xff\xfe", b"\xff\xff"):
-        try:
+        with suppress(DecodeError):
             assert isinstance(decode(prefix + data, b"", "", ""), Message)
-        except DecodeError as error:
-            assert str(error)
 
 
 @given(MESSAGES, st.data())
@@ -213,7 +212,5 @@ def test_a_property_list_that_was_cut_or_bent_is_read_or_refused(message, data):
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
     for hostile in (bytes(whole), bytes(whole[:at])):
-        try:
+        with suppress(DecodeError):
             assert isinstance(decode(hostile, b"", "", ""), Message)
-        except DecodeError as error:
-            assert str(error)

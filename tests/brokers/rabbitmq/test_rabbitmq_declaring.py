@@ -4,12 +4,13 @@ import logging
 from dataclasses import replace
 
 import pytest
-from brokers.rabbitmq.rabbit_stage import admin, at, declared, drained, fresh, opened, queue, to
-from servers.management import Management
 
+from brokers.rabbitmq.rabbit_stage import admin, at, declared, drained, fresh, opened, queue, to
 from carom.core.effects import Confirmed, Nacked
 from carom.core.topology import Binding, Exchange, Topology
 from carom.errors import BrokerError, NotPermitted, TopologyMismatch
+
+PASSWORD = "p"  # noqa: S105 - of users that live as long as a test
 
 
 async def differences(broker, *things, mode="apply"):
@@ -108,20 +109,18 @@ async def test_many_queues_need_one_channel(rabbitmq_url):
 
 
 @pytest.fixture
-def users(rabbitmq_url, rabbitmq_management_url):
+def users(rabbitmq):
     """Make users with permissions in the vhost of the run."""
-    if rabbitmq_management_url is None:
-        pytest.skip("making users needs the management API, and this server has none")
-    management, vhost = Management(rabbitmq_management_url, "guest", "guest"), rabbitmq_url.rpartition("/")[2]
+    management, vhost = rabbitmq.management, rabbitmq.vhost
     made = []
 
     def make(**permissions):
         user = fresh("user")
         made.append(user)
-        management.ask("PUT", "users", user, body={"password": "p", "tags": ""})
+        management.ask("PUT", "users", user, body={"password": PASSWORD, "tags": ""})
         body = {"configure": "^$", "write": "^$", "read": "^$", **permissions}
         management.ask("PUT", "permissions", vhost, user, body=body)
-        return at(rabbitmq_url, user=user, password="p")
+        return at(rabbitmq.url, user=user, password=PASSWORD)
 
     yield make
     for user in made:

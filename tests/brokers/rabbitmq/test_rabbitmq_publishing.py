@@ -150,9 +150,10 @@ async def test_a_connection_lost_amid_publishing_loses_nothing(rabbitmq_url):
         jobs = queue(kind="classic")
         await broker.declare(Topology(queues=(jobs,)))
         publishing = asyncio.create_task(broker.publish([to(jobs, id=str(number)) for number in range(5_000)]))
-        for _ in range(3):
-            await asyncio.sleep(0.02)
+        for wave in range(1, 4):
+            await until(lambda wave=wave: broker._publishing._tag > 100 * wave, "some to be written")
             broker._out.drop("cut by the test")
+            await until(lambda: not broker._publishing._flights, "the loss")
         assert set(types(await publishing)) == {Confirmed}
         ids = [message.id for message in await drained(broker, jobs.name)]
         assert len(ids) >= 5_000
@@ -185,7 +186,7 @@ async def test_closing_answers_what_is_in_flight_with_unknown(rabbitmq_url):
     await broker.open()
     jobs = queue()
     await broker.declare(Topology(queues=(jobs,)))
-    publishing = asyncio.create_task(broker.publish([to(jobs) for _ in range(5_000)]))
+    publishing = asyncio.create_task(broker.publish([to(jobs)] * 5_000))
     await asyncio.sleep(0)
     await broker.close()
     assert set(types(await publishing)) <= {Confirmed, Unknown}
@@ -196,7 +197,7 @@ async def test_a_publisher_that_stops_waiting_leaves_no_gap(rabbitmq_url):
     async with opened(rabbitmq_url, window=10) as broker:
         jobs = queue(kind="classic")
         await broker.declare(Topology(queues=(jobs,)))
-        impatient = asyncio.create_task(broker.publish([to(jobs) for _ in range(1_000)]))
+        impatient = asyncio.create_task(broker.publish([to(jobs)] * 1_000))
         await asyncio.sleep(0)
         impatient.cancel()
         assert set(types(await broker.publish([to(jobs) for _ in range(100)]))) == {Confirmed}
@@ -211,9 +212,10 @@ async def test_the_publishing_channel_closed_by_the_server_comes_back(rabbitmq_u
         jobs = queue(kind="classic")
         await broker.declare(Topology(queues=(jobs,)))
         publishing = asyncio.create_task(broker.publish([to(jobs, id=str(number)) for number in range(3_000)]))
-        for _ in range(5):
-            await asyncio.sleep(0.01)
+        for wave in range(1, 6):
+            await until(lambda wave=wave: broker._publishing._tag > 50 * wave, "some to be written")
             broker._reopen_publishing()
+            await until(lambda: not broker._publishing._flights, "the channel to be closed")
         assert set(types(await publishing)) == {Confirmed}
         assert {message.id for message in await drained(broker, jobs.name)} == {str(number) for number in range(3_000)}
         assert kinds(events) == ["ConnectionUp", "ConnectionUp"]
@@ -223,7 +225,7 @@ async def test_large_messages_are_not_piled_up_in_our_own_buffers(rabbitmq_url):
     async with opened(rabbitmq_url) as broker:
         jobs = queue(kind="classic", max_length=1)
         await broker.declare(Topology(queues=(jobs,)))
-        publishing = asyncio.create_task(broker.publish([to(jobs, bytes(2_000_000)) for _ in range(40)]))
+        publishing = asyncio.create_task(broker.publish([to(jobs, bytes(2_000_000))] * 40))
         most = 0
         while not publishing.done():
             most = max(most, broker._out.connection.unsent)

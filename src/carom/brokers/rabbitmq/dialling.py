@@ -125,7 +125,8 @@ def _translated(error: BaseException, address: Address, host: str, port: int) ->
     if isinstance(error, exceptions.IncompatibleProtocolError):
         hint = _CLIENT_CERTIFICATE if address.tls else "is the port one for TLS (amqps://)?"
         return BrokerUnavailable(
-            f"{where} closed the connection before it said anything: is it still starting, is it RabbitMQ, {hint} ({words})"
+            f"{where} closed the connection before it said anything: is it RabbitMQ, is it still starting, {hint} "
+            f"({words})"
         )
     return BrokerUnavailable(f"{where} cannot be reached: {words}")
 
