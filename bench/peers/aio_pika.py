@@ -66,5 +66,6 @@ async def consume(job: Job) -> Sample:
     watch = Stopwatch(job, lambda: ended.set_result(None))
     await queue.consume(handle)
     await ended
+    await asyncio.sleep(0.2)  # the last acks are still to be written
     await connection.close()
     return watch.sample()

@@ -72,6 +72,9 @@ class Subscription(Protocol):
     async def cancel(self) -> None:
         """Stop taking messages; deliveries already in our hands stay valid and can still be settled."""
 
+    async def settled(self) -> None:
+        """Return when the broker has everything that was settled so far, and a crash of ours cannot bring it back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Depth:

@@ -33,6 +33,7 @@ from carom.core.settlement import (
     Settlement,
     admit,
     is_suspect,
+    put_back,
     postponed,
     settle,
 )
@@ -373,21 +374,66 @@ def counted(message: Message, crashes: int) -> Message:
 
 
 @in_both
-def test_a_message_that_keeps_losing_its_worker_is_a_dead_letter_at_its_crash_limit(laid_out):
+def test_in_company_a_message_is_blamed_for_no_more_than_makes_it_a_suspect(laid_out):
     stage = scene(laid_out, crash_limit=3)
-    assert [stage.admitted(counted(ORDER, crashes)) for crashes in (1, 2)] == [None, None]
-    settlement = stage.admitted(counted(ORDER, 3))
+    assert stage.admitted(counted(ORDER, 1)) is None
+    for returns in (2, 3, 50):
+        settlement = stage.admitted(counted(ORDER, returns))
+        assert settlement.fate == "recounted"
+        assert sent(settlement).headers[names.CRASHES] == SUSPECT_CRASHES
+        assert arrives(stage.layout, sent(settlement)) == (QUEUE, 0)
+
+
+@in_both
+def test_a_suspect_that_dies_alone_is_a_dead_letter_at_its_crash_limit(laid_out):
+    stage = scene(laid_out, crash_limit=4)
+    written = sent(stage.admitted(counted(ORDER, 2)))
+    assert is_suspect(wire.read(written, QUEUE))
+    assert wire.read(written, QUEUE).crashes == 2
+    written = sent(stage.admitted(counted(written, 7)))
+    assert written.headers[names.CRASHES] == 3
+    settlement = stage.admitted(counted(written, 1))
     assert (settlement.fate, settlement.reason) == ("dead", "crash-loop")
     dead = sent(settlement)
     assert arrives(stage.layout, dead) == (f"{QUEUE}.dlq", 0)
-    assert (dead.headers[names.REASON], dead.headers[names.CRASHES]) == ("crash-loop", 3)
-    assert dead.headers[names.ERROR] == "3 times a worker was lost while it held this message"
+    assert (dead.headers[names.REASON], dead.headers[names.CRASHES]) == ("crash-loop", 4)
+    assert dead.headers[names.ERROR] == "4 times a worker was lost while it held this message"
     assert dead.headers[names.ATTEMPT] == 1
 
 
-def test_from_the_second_crash_on_a_message_is_handled_alone():
+@in_both
+def test_a_forged_crash_count_alone_condemns_nothing(laid_out):
+    stage = scene(laid_out, crash_limit=3)
+    forged = replace(ORDER, headers={names.QUEUE: QUEUE, names.CRASHES: 10**9})
+    arrival = wire.read(forged, QUEUE)
+    assert admit(arrival, stage.plan, stage.layout, MOMENT) is None
+    assert is_suspect(arrival)
+
+
+@in_both
+def test_an_interrupted_suspect_goes_back_without_a_return_being_blamed_on_it(laid_out):
+    stage = scene(laid_out)
+    written = sent(stage.admitted(counted(ORDER, 2)))
+    settlement = settle(Interrupted(), wire.read(written, QUEUE), stage.plan, stage.layout, MOMENT)
+    assert settlement.fate == "handed back"
+    assert sent(settlement).headers[names.CRASHES] == 2
+    assert settlement.effects[-1] == Ack()
+
+
+@in_both
+def test_a_suspect_whose_headers_cannot_travel_is_handed_back(laid_out):
+    stage = scene(laid_out)
+    heavy = replace(ORDER, headers={"x-tenant": "a" * names.HEADERS_LIMIT})
+    assert put_back(wire.read(heavy, QUEUE), stage.layout).effects == (HandBack(),)
+
+
+def test_a_suspect_is_one_when_its_count_is_written_on_it_and_it_does_not_wait():
     suspects = [is_suspect(wire.read(counted(ORDER, crashes), QUEUE, redelivered=True)) for crashes in (1, 2, 3)]
-    assert suspects == [False, True, True]
+    assert suspects == [False, False, False]
+    written = replace(ORDER, headers={names.QUEUE: QUEUE, names.CRASHES: 2})
+    assert is_suspect(wire.read(written, QUEUE))
+    waiting = replace(ORDER, headers={names.QUEUE: QUEUE, names.CRASHES: 2, names.WAIT: 5})
+    assert not is_suspect(wire.read(waiting, QUEUE))
     assert SUSPECT_CRASHES == 2
 
 

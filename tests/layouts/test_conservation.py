@@ -88,15 +88,22 @@ class World:
         if handed is not None:
             self.hands.append(handed)
 
-    def handle(self, outcome: Outcome, fraction: float = 0.0, *, lost_before_ack: bool = False) -> None:
-        """Settle the oldest message in the worker's hands; the worker may be lost between publish and ack."""
+    def handle(self, outcome: Outcome | None, fraction: float = 0.0, *, lost_before_ack: bool = False) -> None:
+        """Settle the oldest message in the worker's hands; the worker may be lost between publish and ack.
+
+        Without an outcome the handler does not come to an end: the message stays in the worker's hands.
+        """
         if not self.hands:
             return
         handed = self.hands.pop(0)
         plan = next(plan for plan in PLANS if plan.queue == handed.queue)
         arrival = wire.read(handed.message, plan.queue, redelivered=handed.redelivered, counts=self.kind == "quorum")
         moment = Moment(self.now, fraction, "host")
-        settlement = admit(arrival, plan, self.layout, moment) or settle(outcome, arrival, plan, self.layout, moment)
+        admitted = admit(arrival, plan, self.layout, moment)
+        if admitted is None and outcome is None:
+            self.hands.append(handed)
+            return
+        settlement = admitted or settle(outcome, arrival, plan, self.layout, moment)
         *before, last = settlement.effects
         for effect in before:
             assert isinstance(effect, Publish)
@@ -226,12 +233,12 @@ def test_a_worker_lost_between_publishing_and_acknowledging_loses_nothing(layout
 
 @every_kind
 @every_layout
-@given(st.lists(publishes, min_size=1, max_size=3), outcomes)
+@given(st.lists(publishes, min_size=1, max_size=3), outcomes.filter(lambda outcome: outcome != Interrupted()))
 def test_whatever_a_handler_keeps_saying_its_message_comes_to_an_end(layout, kind, published, outcome):
     world = World(layout, kind)
     for step in published:
         play(world, step)
-    world.drain(outcome)  # handing back counts as a loss up to RabbitMQ 4.2, so that even this ends, at the crash limit
+    world.drain(outcome)
     assert world.dead() + world.done == world.owed
 
 
@@ -245,11 +252,28 @@ def test_messages_that_kill_every_worker_are_dead_letters_in_the_end(layout, kin
     for _ in range(60):
         for home in HOMES:
             world.take(home)
-            world.handle(Interrupted())  # what admission decides is done; what it lets through is lost with its worker
+            world.handle(None)  # what admission decides is done; what it lets through is lost with its worker
             world.lose_the_worker()
             world.check()
         world.advance(MINUTE)
     assert world.dead() == world.owed
+
+
+@every_kind
+@every_layout
+@given(st.lists(publishes, min_size=1, max_size=3))
+def test_stopping_any_number_of_workers_condemns_no_message(layout, kind, published):
+    world = World(layout, kind)
+    for verb, key, _headers in published:
+        play(world, (verb, key, {}))
+    for _ in range(12):
+        for home in HOMES:
+            world.take(home)
+            world.handle(Interrupted())
+        world.check()
+    limited_to_company = sum(1 for home, _ in world.owed if home == "mail")  # its crash limit is 2
+    assert world.dead().total() <= limited_to_company
+    assert all(home == "mail" for home, _ in world.dead())
 
 
 @every_layout

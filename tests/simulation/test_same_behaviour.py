@@ -40,7 +40,7 @@ def topology(prefix):
     to_dead = {"dead_letter_exchange": f"{prefix}.dead", "dead_letter_routing_key": "it"}
     safely = {"dead_letter_strategy": "at-least-once", "overflow": "reject-publish"}
     queues = (
-        queue("jobs", "quorum", delivery_limit=2, **to_dead),
+        queue("jobs", "quorum", delivery_limit=1, **to_dead),
         queue("classic", "classic", **to_dead),
         queue("safe", "quorum", delivery_limit=50, message_ttl=600_000, **to_dead, **safely),
         queue("instant", "quorum", message_ttl=0, dead_letter_exchange=f"{prefix}.dead"),
@@ -139,6 +139,21 @@ class Comparison(RuleBasedStateMachine):
                 side.held.append(delivery)
         await self._compare()
 
+    @rule(name=st.sampled_from(QUEUES), times=st.integers(2, 4))
+    def hand_back_again_and_again(self, name, times):
+        if name not in self.subscribed:
+            self.run(self._hand_back(f"{self.prefix}.{name}", times))
+
+    async def _hand_back(self, queue, times):
+        for _ in range(times):
+            held = [len(side.held) for side in self.sides]
+            await self._take(queue)
+            for side, before in zip(self.sides, held, strict=True):
+                for delivery in side.held[before:]:
+                    delivery.hand_back()
+                del side.held[before:]
+            await self._compare()
+
     @rule(name=st.sampled_from(QUEUES), prefetch=st.integers(1, 3))
     def subscribe(self, name, prefetch):
         if name not in self.subscribed:
@@ -185,9 +200,8 @@ class Comparison(RuleBasedStateMachine):
         self.run(self._lose())
 
     async def _lose(self):
-        await self.rabbit.broker.depths(
-            [self.topology.queues[0].name]
-        )  # after this the server has all that was settled
+        # The server answers in the order it was told: after this it has all that was settled.
+        await self.rabbit.broker.depths([self.topology.queues[0].name])
         for side in self.sides:
             side.held.clear()
             for came in side.came.values():

@@ -17,18 +17,15 @@ from carom.core import wire
 from carom.core.classify import Classification, describe
 from carom.core.durations import LONGEST_MS
 from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
-from carom.core.outcome import Discard, Done, Failed, Outcome, Reject, Retry
+from carom.core.outcome import Discard, Done, Failed, Interrupted, Outcome, Reject, Retry
 from carom.core.retry import Delay, GiveUp, RetryPolicy
-from carom.core.wire import Address, Arrival, Note
+from carom.core.wire import SUSPECT_CRASHES, Address, Arrival, Note
 
 if TYPE_CHECKING:
     from carom.core.message import Message
     from carom.core.topology import Topology
 
 Fate: TypeAlias = Literal["done", "discarded", "retried", "dead", "waiting", "recounted", "handed back"]
-
-SUSPECT_CRASHES = 2
-"""From this many crashes on, a message is handled alone: see `is_suspect`."""
 
 
 class Layout(Protocol):
@@ -98,14 +95,21 @@ def is_suspect(arrival: Arrival) -> bool:
     """Tell whether a message may be what kills its workers, so that it has to be handled alone.
 
     When a worker dies, the broker counts a return for every message it held. Once can be bad company;
-    twice is a reason to look at it alone, so that the next death is blamed on the right one.
+    twice is a reason to look at it alone, so that the next death is blamed on the right one. It is one only
+    when its count is written on it, and while it does not wait.
     """
-    return arrival.crashes >= SUSPECT_CRASHES
+    return arrival.crashes >= SUSPECT_CRASHES and not arrival.uncounted and not arrival.wait_ms
+
+
+def put_back(arrival: Arrival, layout: Layout, fate: Fate = "recounted") -> Settlement:
+    """Return what puts a message back behind the others of its queue, without a return being counted."""
+    copy = wire.recounted(arrival, layout.queue_address(arrival.queue))
+    return HANDED_BACK if copy is None else Settlement((Publish(copy), Ack()), fate)
 
 
 def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement | None:
     """Decide about a delivery before any handler sees it; None lets it through."""
-    if arrival.crashes >= plan.crash_limit:
+    if arrival.returned and arrival.crashes >= plan.crash_limit:
         reason = f"{arrival.crashes} times a worker was lost while it held this message"
         return _dead(arrival, layout, Note(moment.now_ms, moment.host, "crash-loop", error=reason))
     if arrival.wait_ms > 0:  # also when it came back uncounted: no handler has seen it, and it must not come early
@@ -131,6 +135,8 @@ def settle(outcome: Outcome, arrival: Arrival, plan: Plan, layout: Layout, momen
             return _dead(arrival, layout, note, Classification.PERMANENT)
         case Discard(reason):
             return Settlement((Ack(),), "discarded", reason=_said(reason))
+        case Interrupted() if arrival.crashes >= SUSPECT_CRASHES:  # a return would be blamed on it
+            return put_back(arrival, layout, "handed back")
         case _:  # Interrupted; and whatever else it might be, handing back loses nothing
             return HANDED_BACK
 

@@ -13,6 +13,10 @@ from carom.core.durations import LONGEST_MS
 from carom.core.message import Headers, Message
 
 
+SUSPECT_CRASHES = 2
+"""From this many crashes on, a message is handled alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a message is published to."""
@@ -26,7 +30,8 @@ class Arrival:
     """A delivery, read: the message as it is on the wire, and what its headers may be believed to say.
 
     ``attempt`` counts for this queue only. ``exchange`` and ``routing_key`` are those of the first publish.
-    ``wait_ms`` is what remains of a delay too long for one queue. ``uncounted`` says that the broker brought
+    ``returned`` says that it came back unsettled since it was last published. ``wait_ms`` is what remains of a delay
+    too long for one queue. ``uncounted`` says that the broker brought
     the message back without counting how often, so that Carom has to.
     """
 
@@ -36,6 +41,7 @@ class Arrival:
     crashes: int = 0
     exchange: str = ""
     routing_key: str = ""
+    returned: bool = False
     wait_ms: int = 0
     first_failed_at: int = 0
     uncounted: bool = False
@@ -64,12 +70,15 @@ def read(message: Message, queue: str, *, redelivered: bool = False, counts: boo
         return Arrival(message, queue, 1, 0, message.exchange, message.routing_key)
     ours = headers.get(wire.QUEUE) == queue
     anew = not ours or wire.REASON in headers
-    crashes = wire.crashes(headers, redelivered=redelivered, counts=counts)
-    if anew:
-        crashes -= wire.count(headers.get(wire.CRASHES))
-    uncounted = redelivered and not (counts and wire.counted_by_broker(headers))
+    written = wire.count(headers.get(wire.CRASHES))
+    returns = wire.crashes(headers, redelivered=redelivered, counts=counts) - written
+    crashes = blamed(0 if anew else written, returns)
+    silent = redelivered and not (counts and wire.counted_by_broker(headers))
+    uncounted = silent or (returns > 0 and crashes >= SUSPECT_CRASHES)
     if not ours:
-        return Arrival(message, queue, 1, crashes, message.exchange, message.routing_key, uncounted=uncounted)
+        return Arrival(
+            message, queue, 1, crashes, message.exchange, message.routing_key, returned=returns > 0, uncounted=uncounted
+        )
     return Arrival(
         message,
         queue,
@@ -77,10 +86,25 @@ def read(message: Message, queue: str, *, redelivered: bool = False, counts: boo
         crashes=crashes,
         exchange=wire.name(headers.get(wire.EXCHANGE)),
         routing_key=wire.name(headers.get(wire.KEY)),
+        returned=returns > 0,
         wait_ms=min(_span(headers.get(wire.WAIT)), LONGEST_MS),
         first_failed_at=_span(headers.get(wire.FIRST_FAILED_AT)),
         uncounted=uncounted,
     )
+
+
+def blamed(written: int, returns: int) -> int:
+    """Return how many crashes a message is blamed for, from what is written on it and how often it came back since.
+
+    The broker counts a return for everything a dead worker held, and for what is handed back as well. In company a
+    message is therefore blamed for no more than makes it a suspect. A suspect carries its count, written before it is
+    handled, alone: what comes back then died alone, once.
+    """
+    if not returns:
+        return written
+    if written >= SUSPECT_CRASHES:
+        return written + 1
+    return min(written + returns, SUSPECT_CRASHES)
 
 
 def seen(arrival: Arrival) -> Message:

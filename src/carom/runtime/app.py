@@ -408,9 +408,8 @@ class App:
         )
         own = [] if self._later is None else [later_listener(self._later, self._codecs, self._forward)]
         self.consumers = tuple(Consumer(one, shared) for one in (*self.listeners, *own))
-        taken = [await one.probe() for one in self.consumers]
-        for consumer, first in zip(self.consumers, taken, strict=True):
-            await consumer.start(first)
+        for consumer in self.consumers:
+            await consumer.start()
 
     def tell(self, event: object) -> None:
         """Call every observer with an event; for brokers that are made outside, to report what happens to them."""

@@ -13,23 +13,23 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, TypeAlias
 
 from carom.core import wire
-from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Unknown, lasts
+from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Returned, Unknown, lasts
 from carom.core.message import Message
 from carom.core.outcome import Outcome
-from carom.core.settlement import DONE, Layout, Moment, Settlement, admit, is_suspect, settle
+from carom.core.settlement import DONE, Fate, Layout, Moment, Settlement, admit, is_suspect, put_back, settle
 from carom.core.wire import Arrival
-from carom.errors import BrokerError
+from carom.errors import BrokerError, ConfigurationError
 from carom.ports import Broker, Clock, ConsumerEnded, Delivery, Subscription
 from carom.runtime import events
 from carom.runtime.attempt import INTERRUPTED, Attempt
 from carom.runtime.batches import handle_batch
-from carom.runtime.gate import ALONE_MS, Gate
+from carom.runtime.gate import Gate
 from carom.runtime.inherited import HANDLING
 from carom.runtime.listener import LINGER_MS, Listener
 from carom.runtime.middleware import Middleware, chain
@@ -71,7 +71,7 @@ class Consumer:
         self._plan = listener.plan
         self._counts = _counts_returns(listener.queue, shared.layout)
         self._backlog: deque[Taken] = deque()
-        self._suspects: deque[Taken] = deque()  # they wait to be alone
+        self._suspects: deque[Taken] = deque()  # the one that waits to be alone
         self._late: deque[Taken] = deque()  # suspects that waited in vain, and for a place now
         self._context = contextvars.copy_context()
         self._running = 0
@@ -84,12 +84,14 @@ class Consumer:
         self._interrupted = False
         self._stop = asyncio.Event()
         self._subscription: Subscription | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._rested: Subscription | None = None
         self._threads = None if listener.handler.is_async else Threads(listener.concurrency, listener.queue)
         self._call = chain(self._innermost, shared.middleware)
         self._service = Service(
             f"carom:{listener.queue}", self._subscribe_again, shared.clock, failed=self._not_subscribed
         )
-        shared.gate.wake(self._pump)
+        shared.gate.guard(self)
 
     @property
     def busy(self) -> int:
@@ -101,44 +103,24 @@ class Consumer:
         """Return how many handlers run; one whose copy the broker would not take yet does not."""
         return self._running - self._paused
 
-    async def probe(self) -> Delivery | None:
-        """Handle suspects at the head of the queue, one by one, before anything else is in this process's hands.
-
-        Returns the first message that is none, already in our hands, for `start`. A suspect that runs for long
-        ends the probe: it is no crash on arrival, and the others wait for us.
-        """
-        while True:
-            delivery = await self._shared.broker.get(self.listener.queue)
-            if delivery is None or not is_suspect(self._read(delivery)):
-                return delivery
-            self.receive(delivery)
-            patience = asyncio.ensure_future(self._shared.clock.sleep(ALONE_MS))
-            try:
-                while self._tasks and not patience.done():
-                    await asyncio.wait({*self._tasks, patience}, return_when=asyncio.FIRST_COMPLETED)
-                if self._tasks:
-                    return None
-            finally:
-                patience.cancel()
-
-    async def start(self, first: Delivery | None = None) -> None:
-        """Subscribe, and handle the message that the probe took."""
+    async def start(self) -> None:
+        """Subscribe."""
         await self._subscribe()
-        if first is not None:
-            self.receive(first)
 
     async def stop_taking(self) -> None:
         """Take no more; hand back what has not been started."""
         self._stopping = True
         self._stop.set()
         await self._service.stop()
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            await subscription.cancel()
+        self.rest()
+        if self._resting is not None:
+            await self._resting
         self._stop_lingering()
-        for waiting in (self._backlog, self._suspects, self._late):
-            while waiting:
-                self._hand_back(*waiting.popleft())
+        while self._backlog:
+            self._hand_back(*self._backlog.popleft())
+        for suspects in (self._suspects, self._late):
+            while suspects:
+                self._set_aside(suspects.popleft(), "handed back")
 
     async def finish(self, grace_ms: int, hurry: asyncio.Event) -> int:
         """Wait for what runs, then interrupt it. Returns how many handlers could not be stopped."""
@@ -156,12 +138,19 @@ class Consumer:
     def receive(self, delivery: Delivery) -> None:
         """Take a delivery from the broker. Never raises: what cannot even be read becomes a dead letter."""
         try:
-            self._backlog.append((delivery, self._read(delivery)))
+            taken = (delivery, self._read(delivery))
         except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
             _log.exception("a delivery from %s could not be read and is refused", self.listener.queue)
             delivery.refuse()
-        else:
+            return
+        if not (taken[1].crashes and is_suspect(taken[1])):
+            self._backlog.append(taken)
             self._pump()
+        elif self._shared.gate.is_open and not self._stopping:
+            self._suspects.append(taken)
+            self._shared.gate.ask(self._start_suspect)
+        else:
+            self._set_aside(taken, "recounted")
 
     # -- taking and starting -------------------------------------------------------------------------------
 
@@ -178,9 +167,6 @@ class Consumer:
         while backlog and self._running < self.listener.concurrency:
             if backlog[0][0].stale:
                 self._drop(backlog.popleft()[1])
-            elif self._is_alone(backlog[0][1]):
-                self._suspects.append(backlog.popleft())
-                gate.ask(self._start_suspect)
             elif not gate.is_open:
                 return
             elif self.listener.batch is None:
@@ -189,10 +175,42 @@ class Consumer:
             elif not self._pump_batch(self.listener.batch):
                 return
 
-    def _is_alone(self, arrival: Arrival) -> bool:
-        if not arrival.crashes:
-            return False
-        return is_suspect(arrival) and not arrival.uncounted and arrival.crashes < self._plan.crash_limit
+    def _set_aside(self, taken: Taken, fate: Fate) -> None:
+        """Put a suspect back behind the others of its queue, because another one is handled, or we stop.
+
+        In our hands it would be blamed for the other's crash. What is to be alone waits until it is gone.
+        """
+        self._shared.gate.enter()
+        self._spawn(self._put_back(*taken, fate))
+
+    async def _put_back(self, delivery: Delivery, arrival: Arrival, fate: Fate) -> None:
+        started = time.perf_counter()
+        if self._resting is not None:
+            await asyncio.wait([self._resting])
+        await self._conclude(
+            delivery, arrival, wire.seen(arrival), put_back(arrival, self._shared.layout, fate), started
+        )
+
+    def rest(self) -> None:
+        """Take no more until the gate opens. Whoever is to be alone waits until that is so."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            self._rested = subscription
+            self._shared.gate.enter()
+            resting = asyncio.get_running_loop().create_task(subscription.cancel(), context=self._context.copy())
+            resting.add_done_callback(lambda _task: self._shared.gate.leave())
+            self._resting = resting
+
+    async def settled(self) -> None:
+        """Return when the broker has everything that was settled."""
+        if self._rested is not None:
+            await self._rested.settled()
+
+    def wake(self) -> None:
+        """Go on taking: the gate has opened."""
+        if self._resting is not None and not self._stopping and self._shared.gate.is_open:
+            self._service.start()
+        self._pump()
 
     def _start_suspect(self) -> bool:
         """Start the suspect that waited longest, if it still waits and has a place; tell whether one was started."""
@@ -210,7 +228,7 @@ class Consumer:
 
     def _pump_batch(self, size: int) -> bool:
         """Start a batch when it is complete or has waited; tell whether one was started."""
-        ready = list(takewhile(lambda taken: not self._is_alone(taken[1]), islice(self._backlog, size)))
+        ready = list(islice(self._backlog, size))
         if len(ready) < size and not self._lingered:
             if self._unlinger is None:
                 self._unlinger = self._shared.clock.call_later(LINGER_MS, self._linger)
@@ -234,8 +252,10 @@ class Consumer:
             self._unlinger = None
 
     def _start(self, taken: list[Taken]) -> None:
+        self._spawn(self._handle(*taken[0]) if self.listener.batch is None else self._handle_batch(taken))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._running += 1
-        work = self._handle(*taken[0]) if self.listener.batch is None else self._handle_batch(taken)
         # A context of its own: this may be called from within a handler that published, whose variables are its own.
         context = self._context.copy()
         task = asyncio.get_running_loop().create_task(work, context=context)
@@ -392,12 +412,21 @@ class Consumer:
             if self._stopping:
                 self._hand_back(delivery, arrival)
                 return False
+            if isinstance(result, Returned):
+                await self._restore()
             failures += 1
             wait_ms = self._shared.backoff.wait_ms(failures, random.random())  # noqa: S311 - jitter is no secret
             self._tell(events.NotSettled, arrival, message, result=str(result), retry_in_ms=wait_ms)
             await self._pause(wait_ms)
         self._drop(arrival)
         return False
+
+    async def _restore(self) -> None:
+        """Somebody removed what the copy goes to: make it anew, where we may."""
+        try:
+            await self._shared.restore()
+        except (BrokerError, ConfigurationError) as error:
+            _log.warning("the topology of %s cannot be restored: %s", self.listener.queue, error)
 
     async def _publish_once(self, copy: Message) -> PublishResult:
         try:
@@ -461,8 +490,12 @@ class Consumer:
             self._service.start()
 
     async def _subscribe_again(self) -> None:
-        await self._shared.restore()
+        if self._resting is None:
+            await self._shared.restore()
+        else:
+            await asyncio.wait([self._resting])
         await self._subscribe()
+        self._resting = None
 
     def _not_subscribed(self, error: BaseException, wait_ms: int) -> None:
         if self._shared.notify is not None:

@@ -10,13 +10,29 @@ others may join it; one that has waited long for others, which may hang, joins t
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+from typing import Protocol
 
 from carom.ports import Clock
 
 ALONE_MS = 10_000
 """How long a suspect runs alone, and how long it waits for that."""
+
+
+class Guarded(Protocol):
+    """What the gate asks of a consumer."""
+
+    def wake(self) -> None:
+        """Go on: the gate has opened."""
+
+    def rest(self) -> None:
+        """Take nothing more: a suspect is to be alone."""
+
+    async def settled(self) -> None:
+        """Return when the broker has everything that was settled."""
 
 
 class Gate:
@@ -28,7 +44,8 @@ class Gate:
         self._running = 0
         self._alone = False
         self._suspects: deque[Callable[[], bool]] = deque()
-        self._consumers: list[Callable[[], None]] = []
+        self._consumers: list[Guarded] = []
+        self._clearing: asyncio.Task[None] | None = None
         self._patience: Callable[[], None] | None = None
 
     @property
@@ -36,8 +53,8 @@ class Gate:
         """Tell whether an ordinary message may start now."""
         return not self._alone and not self._suspects
 
-    def wake(self, consumer: Callable[[], None]) -> None:
-        """Call this whenever the gate has opened."""
+    def guard(self, consumer: Guarded) -> None:
+        """Let a consumer rest while a suspect is alone, and wake it when the gate has opened."""
         self._consumers.append(consumer)
 
     def enter(self) -> None:
@@ -53,9 +70,11 @@ class Gate:
     def ask(self, start: Callable[[], bool]) -> None:
         """Start a suspect as soon as it can be alone. It leaves like everybody else.
 
-        ``start`` tells whether it has started one: by then the suspect may be gone, or have no place.
+        Every consumer rests first: what it held would be blamed for the suspect's crash. ``start`` tells whether it has started one: by then the suspect may be gone, or have no place.
         """
         self._suspects.append(start)
+        for consumer in self._consumers:
+            consumer.rest()
         if self._running == 0:
             self._next()
         elif self._patience is None:
@@ -70,6 +89,22 @@ class Gate:
         """Start the next suspect alone, or open."""
         self._end_patience()
         self._alone = False
+        if self._suspects and self._consumers:
+            self._alone = True
+            self._clearing = asyncio.get_running_loop().create_task(self._clear())
+        else:
+            self._start_next()
+
+    async def _clear(self) -> None:
+        """Start the next suspect once nothing that was settled can come back, were it to kill us at once."""
+        for consumer in self._consumers:
+            await consumer.settled()
+        self._clearing = None
+        self._alone = False
+        if self._running == 0:
+            self._start_next()
+
+    def _start_next(self) -> None:
         while self._suspects:
             if self._suspects.popleft()():
                 self._running += 1
@@ -97,5 +132,5 @@ class Gate:
             self._patience = None
 
     def _open(self) -> None:
-        for wake in self._consumers:
-            wake()
+        for consumer in self._consumers:
+            consumer.wake()

@@ -47,6 +47,9 @@ class MemorySubscription:
         """Stop taking messages; deliveries already in our hands stay valid. Afterwards ``receive`` is not called."""
         self.broker.stop(self)
 
+    async def settled(self) -> None:
+        """Return: what is settled is settled at once."""
+
 
 class _Connection:
     """One session with the engine. What was delivered on it is worth nothing when it is no longer open."""

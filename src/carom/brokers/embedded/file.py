@@ -78,6 +78,10 @@ class FileSubscription:
         """Stop taking messages; deliveries already in our hands stay valid. Afterwards ``receive`` is not called."""
         await self.broker.stop(self)
 
+    async def settled(self) -> None:
+        """Return when everything that was settled so far is on disk."""
+        await self.broker.written()
+
 
 class FileLink:
     """The way back of the deliveries of one session."""
@@ -252,6 +256,12 @@ class FileBroker:
         await self._writing().ask(End(link.session))
         self._lose("disconnected on request")
         await self._linked()
+
+    async def written(self) -> None:
+        """Return when everything that was asked for so far is on disk."""
+        if self._commits is not None:
+            with suppress(BrokerError):
+                await self._commits.look(lambda _engine: None)
 
     async def stop(self, subscription: FileSubscription) -> None:
         """Cancel a subscription; what was handed to it before is passed on first. A second time does nothing."""

@@ -223,7 +223,7 @@ class RabbitBroker:
     async def _restore_channel(self, connection: Connection) -> None:
         try:
             await self._restore_out(connection)
-        except BrokerError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: a connection without its channel is of no use
             self._out.drop(f"no channel to publish on: {error}", connection)
 
     def _lost_out(self, _reason: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -169,6 +170,7 @@ class RabbitSubscription:
         self._receive = receive
         self._prefetch = prefetch
         self._ended = ended
+        self._settling: Channel | None = None
         self._rpc: Rpc | None = None
         self._acks: Acks | None = None
         self._tag = ""
@@ -196,7 +198,7 @@ class RabbitSubscription:
         if self.is_over:  # it was cancelled meanwhile: the server must not go on delivering
             rpc.close()
             return
-        self._rpc, self._acks, self._tag = rpc, acks, tag
+        self._rpc, self._acks, self._tag, self._settling = rpc, acks, tag, channel
 
     async def cancel(self) -> None:
         """Stop taking messages; what is in our hands stays valid."""
@@ -210,6 +212,20 @@ class RabbitSubscription:
         except BrokerError:  # the channel went meanwhile, and the consumer with it
             return
         acks.retire()
+
+    async def settled(self) -> None:
+        """Return when the broker has everything that was settled: it answers on a channel in order."""
+        channel, acks = self._settling, self._acks
+        if channel is None or acks is None:
+            return
+        acks.flush()
+        if channel.is_open:
+            with suppress(BrokerError):  # the channel went meanwhile: the broker has taken back what was not settled
+                await Rpc(channel).ask(channel.basic_qos, prefetch_count=self._prefetch)
+        elif channel.is_closing:
+            closed = asyncio.get_running_loop().create_future()
+            channel.add_on_close_callback(lambda _channel, _error: answer(closed, None))
+            await closed
 
     def end(self, reason: str) -> None:
         """It cannot go on: say so."""
