@@ -4,11 +4,11 @@ import os
 
 import pika
 import pytest
-from servers.rabbitmq import PINNED_RETRY_MS
 
 from carom.brokers.rabbitmq import RabbitBroker
 from carom.runtime.clock import RealClock
 from carom.testing.contracts import BrokerContract
+from servers.rabbitmq import PINNED_RETRY_MS
 
 FIRST_THAT_FORGETS_HAND_BACKS = (4, 3)
 

@@ -33,8 +33,8 @@ from carom.core.settlement import (
     Settlement,
     admit,
     is_suspect,
-    put_back,
     postponed,
+    put_back,
     settle,
 )
 from carom.core.wire import Arrival

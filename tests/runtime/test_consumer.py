@@ -334,8 +334,18 @@ async def test_a_copy_that_is_not_confirmed_keeps_the_original_and_is_tried_agai
         assert h.app.busy == 0
 
 
+async def test_a_delay_queue_that_is_gone_is_made_anew():
+    async with Harness(app_of(failing)) as h:
+        await h.broker.delete_queue("carom.delay.1s")
+        await h.publish("k", 1)
+        await h.advance("10m")
+        assert len(told(h.events, events.NotSettled)) == 1
+        assert ends(h.events) == ["Retried", "DeadLettered"]
+
+
 async def test_an_original_is_kept_when_its_delay_queue_is_gone_until_it_is_back():
     async with Harness(app_of(failing)) as h:
+        h.app._mode = "ignore"
         await h.broker.delete_queue("carom.delay.1s")
         await h.publish("k", 1)
         await h.advance("10m")
@@ -579,8 +589,8 @@ async def test_an_app_that_stops_does_not_ask_for_its_queue_again():
     await h.__aenter__()
     consumer = h.app.consumers[0]
     await h.__aexit__(None, None, None)
-    consumer._broker_ended("the broker goes down too")
-    assert consumer._service._task is None
+    consumer._intake._ended("the broker goes down too")
+    assert consumer._intake._service._task is None
 
 
 # -- waiting beyond the longest delay ----------------------------------------------------------------------

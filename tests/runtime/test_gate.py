@@ -11,17 +11,26 @@ from carom.testing import Harness, VirtualClock
 
 
 class Yard:
-    """Somebody who starts what the gate lets through."""
+    """Somebody who starts what the gate lets through, and is guarded by it."""
 
     def __init__(self):
         self.clock = VirtualClock()
         self.gate = Gate(self.clock)
         self.started = []
-        self.opened = 0
-        self.gate.wake(self.open)
+        self.opened = self.rested = self.asked = 0
+        self.settling = asyncio.Event()
+        self.settling.set()
+        self.gate.guard(self)
 
-    def open(self):
+    def wake(self):
         self.opened += 1
+
+    def rest(self):
+        self.rested += 1
+
+    async def settled(self):
+        self.asked += 1
+        await self.settling.wait()
 
     def suspect(self, name, *, starts=True):
         def start():
@@ -32,9 +41,18 @@ class Yard:
         self.gate.ask(start)
 
 
-def test_a_suspect_starts_at_once_when_nothing_runs_and_closes_the_gate():
+async def passing():
+    """Let the gate find out that everything is settled."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_suspect_starts_when_nothing_runs_and_closes_the_gate():
     yard = Yard()
     yard.suspect("a")
+    assert not yard.gate.is_open
+    assert yard.rested == 1
+    await passing()
     assert yard.started == ["a"]
     assert not yard.gate.is_open
     yard.gate.leave()
@@ -42,7 +60,7 @@ def test_a_suspect_starts_at_once_when_nothing_runs_and_closes_the_gate():
     assert yard.opened == 1
 
 
-def test_a_suspect_waits_until_the_last_has_left_and_nobody_joins_meanwhile():
+async def test_a_suspect_waits_until_the_last_has_left_and_nobody_joins_meanwhile():
     yard = Yard()
     yard.gate.enter()
     yard.gate.enter()
@@ -50,31 +68,65 @@ def test_a_suspect_waits_until_the_last_has_left_and_nobody_joins_meanwhile():
     yard.suspect("b")
     assert not yard.gate.is_open
     yard.gate.leave()
+    await passing()
     assert yard.started == []
     yard.gate.leave()
+    await passing()
     assert yard.started == ["a"]
     yard.gate.leave()
+    await passing()
     assert yard.started == ["a", "b"], "one suspect at a time"
     yard.gate.leave()
     assert yard.gate.is_open
 
 
-def test_a_suspect_that_is_gone_when_its_turn_comes_makes_room_for_the_next():
+async def test_a_suspect_waits_until_what_was_settled_cannot_come_back():
+    yard = Yard()
+    yard.settling.clear()
+    yard.suspect("a")
+    await passing()
+    assert yard.started == []
+    yard.gate.enter()  # somebody puts something back meanwhile, and that has to be settled as well
+    yard.gate.leave()
+    yard.settling.set()
+    await passing()
+    assert yard.asked == 2
+    assert yard.started == ["a"]
+
+
+async def test_a_suspect_waits_for_whoever_came_while_it_waited():
+    yard = Yard()
+    yard.settling.clear()
+    yard.suspect("a")
+    await passing()
+    yard.gate.enter()
+    yard.settling.set()
+    await passing()
+    assert yard.started == []
+    yard.gate.leave()
+    await passing()
+    assert yard.started == ["a"]
+
+
+async def test_a_suspect_that_is_gone_when_its_turn_comes_makes_room_for_the_next():
     yard = Yard()
     yard.gate.enter()
     yard.suspect("gone", starts=False)
     yard.suspect("b")
     yard.gate.leave()
+    await passing()
     assert yard.started == ["b"]
     yard.gate.leave()
     yard.suspect("gone too", starts=False)
+    await passing()
     assert yard.gate.is_open
 
 
-def test_being_alone_has_an_end():
+async def test_being_alone_has_an_end():
     yard = Yard()
     yard.suspect("a")
     yard.suspect("b")
+    await passing()
     yard.clock.advance(ALONE_MS - 1)
     assert yard.started == ["a"]
     yard.clock.advance(1)
@@ -82,7 +134,7 @@ def test_being_alone_has_an_end():
     assert yard.gate.is_open
 
 
-def test_waiting_to_be_alone_has_an_end():
+async def test_waiting_to_be_alone_has_an_end():
     yard = Yard()
     yard.gate.enter()
     yard.suspect("a")
@@ -96,16 +148,31 @@ def test_waiting_to_be_alone_has_an_end():
     assert not yard.gate.is_open, "the next one has its own chance to be alone"
     yard.gate.leave()
     yard.gate.leave()
+    await passing()
     assert yard.started == ["a", "c"]
 
 
-def test_a_gate_that_forgets_leaves_no_timer():
+async def test_waiting_for_what_is_settled_has_an_end_too():
+    yard = Yard()
+    yard.settling.clear()
+    yard.suspect("a")
+    await passing()
+    yard.clock.advance(ALONE_MS)
+    assert yard.started == ["a"]
+    assert yard.gate.is_open
+    yard.settling.set()
+    await passing()
+    assert yard.started == ["a"]
+
+
+async def test_a_gate_that_forgets_leaves_no_timer():
     yard = Yard()
     yard.gate.enter()
     yard.suspect("a")
     yard.gate.forget()
     yard.clock.advance(10 * ALONE_MS)
     yard.gate.leave()
+    await passing()
     assert yard.started == []
 
 
@@ -188,7 +255,7 @@ async def test_a_suspect_waits_for_what_runs_and_what_comes_waits_for_the_suspec
 
     async with Harness(app, patience="10ms") as h:
         await h.publish("k", b"1")
-        await lost_twice_while_running(h, b"2")
+        await a_suspect(h, b"2")
         await h.publish("k", b"3")
         assert order == [(b"1", 1)]
         let_go[b"1"].set()
@@ -200,16 +267,12 @@ async def test_a_suspect_waits_for_what_runs_and_what_comes_waits_for_the_suspec
         assert app.busy == 0
 
 
-async def lost_twice_while_running(h, body):
-    """Let a message that was lost twice come to an app that runs already."""
-    engine, now = h.broker.engine, h.clock.now_ms()
-    state = engine.queues["q"]
-    (consumer,) = state.turn
-    state.turn.clear()
-    await lost_twice(h, body)
-    state.turn.append(consumer)
-    engine._serve(state, now)
-    h.broker._server.wake()
+async def a_suspect(h, *bodies):
+    """Let messages come that were lost twice, with that written on them."""
+    headers = {"carom-queue": "q", "carom-crashes": 2}
+    for body in bodies:
+        message = Message(body=body, exchange="carom.return", routing_key="q", id=body.decode(), headers=headers)
+        await h.broker.publish([message])
     await h.settle()
 
 
@@ -227,7 +290,7 @@ async def test_a_suspect_joins_what_hangs_and_concurrency_holds():
     async with Harness(app, patience="10ms") as h:
         await h.publish("k", b"1")
         for body in (b"2", b"3", b"4"):
-            await lost_twice_while_running(h, body)
+            await a_suspect(h, body)
         await h.advance("9s")
         assert running == [1]
         await h.advance("1m")
@@ -251,7 +314,7 @@ async def test_suspects_that_wait_are_handed_back_when_the_app_stops_and_dropped
     h = Harness(app, patience="10ms")
     await h.__aenter__()
     await h.publish("k", b"1")
-    await lost_twice_while_running(h, b"2")
+    await a_suspect(h, b"2")
     h.broker.disconnect()
     await h.settle()
     let_go.set()
@@ -260,7 +323,7 @@ async def test_suspects_that_wait_are_handed_back_when_the_app_stops_and_dropped
     assert len(h.handled("q")) == 2
     let_go.clear()
     await h.publish("k", b"3")
-    await lost_twice_while_running(h, b"4")
+    await a_suspect(h, b"4")
     await h.__aexit__(None, None, None)
     assert ends(h.events)[-2:] == ["HandedBack", "HandedBack"]
     assert len(h.ready("q")) == 2

@@ -17,7 +17,7 @@ from carom.core import wire
 from carom.core.classify import Classification, describe
 from carom.core.durations import LONGEST_MS
 from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
-from carom.core.outcome import Discard, Done, Failed, Interrupted, Outcome, Reject, Retry
+from carom.core.outcome import Discard, Done, Failed, Outcome, Reject, Retry
 from carom.core.retry import Delay, GiveUp, RetryPolicy
 from carom.core.wire import SUSPECT_CRASHES, Address, Arrival, Note
 
@@ -101,6 +101,11 @@ def is_suspect(arrival: Arrival) -> bool:
     return arrival.crashes >= SUSPECT_CRASHES and not arrival.uncounted and not arrival.wait_ms
 
 
+def is_condemned(arrival: Arrival, plan: Plan) -> bool:
+    """Tell whether it has come back once too often, so that no handler sees it again."""
+    return arrival.returned and arrival.crashes >= plan.crash_limit
+
+
 def put_back(arrival: Arrival, layout: Layout, fate: Fate = "recounted") -> Settlement:
     """Return what puts a message back behind the others of its queue, without a return being counted."""
     copy = wire.recounted(arrival, layout.queue_address(arrival.queue))
@@ -109,7 +114,7 @@ def put_back(arrival: Arrival, layout: Layout, fate: Fate = "recounted") -> Sett
 
 def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement | None:
     """Decide about a delivery before any handler sees it; None lets it through."""
-    if arrival.returned and arrival.crashes >= plan.crash_limit:
+    if is_condemned(arrival, plan):
         reason = f"{arrival.crashes} times a worker was lost while it held this message"
         return _dead(arrival, layout, Note(moment.now_ms, moment.host, "crash-loop", error=reason))
     if arrival.wait_ms > 0:  # also when it came back uncounted: no handler has seen it, and it must not come early
@@ -135,10 +140,13 @@ def settle(outcome: Outcome, arrival: Arrival, plan: Plan, layout: Layout, momen
             return _dead(arrival, layout, note, Classification.PERMANENT)
         case Discard(reason):
             return Settlement((Ack(),), "discarded", reason=_said(reason))
-        case Interrupted() if arrival.crashes >= SUSPECT_CRASHES:  # a return would be blamed on it
-            return put_back(arrival, layout, "handed back")
         case _:  # Interrupted; and whatever else it might be, handing back loses nothing
-            return HANDED_BACK
+            return _handed_back(arrival, layout)
+
+
+def _handed_back(arrival: Arrival, layout: Layout) -> Settlement:
+    """Return a message to its queue; a suspect as a copy, because a return would be blamed on it."""
+    return put_back(arrival, layout, "handed back") if arrival.crashes >= SUSPECT_CRASHES else HANDED_BACK
 
 
 def postponed(message: Message, plan: Plan, layout: Layout, delay_ms: int) -> Message | None:

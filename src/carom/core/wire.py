@@ -12,7 +12,6 @@ from carom.core import message as wire
 from carom.core.durations import LONGEST_MS
 from carom.core.message import Headers, Message
 
-
 SUSPECT_CRASHES = 2
 """From this many crashes on, a message is handled alone."""
 

@@ -27,12 +27,13 @@ from carom.layouts import layout
 from carom.ports import Broker, Clock, Mode, Observer
 from carom.runtime import events, settings
 from carom.runtime.clock import RealClock
-from carom.runtime.consumer import Consumer, Surroundings
+from carom.runtime.consumer import Consumer
 from carom.runtime.gate import Gate
 from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
 from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
+from carom.runtime.surroundings import Surroundings
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Middleware)

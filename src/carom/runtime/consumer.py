@@ -13,8 +13,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -22,42 +21,37 @@ from carom.core import wire
 from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Returned, Unknown, lasts
 from carom.core.message import Message
 from carom.core.outcome import Outcome
-from carom.core.settlement import DONE, Fate, Layout, Moment, Settlement, admit, is_suspect, put_back, settle
+from carom.core.settlement import (
+    DONE,
+    Fate,
+    Layout,
+    Moment,
+    Settlement,
+    admit,
+    is_condemned,
+    is_suspect,
+    put_back,
+    settle,
+)
 from carom.core.wire import Arrival
 from carom.errors import BrokerError, ConfigurationError
-from carom.ports import Broker, Clock, ConsumerEnded, Delivery, Subscription
+from carom.ports import Delivery
 from carom.runtime import events
 from carom.runtime.attempt import INTERRUPTED, Attempt
 from carom.runtime.batches import handle_batch
-from carom.runtime.gate import Gate
 from carom.runtime.inherited import HANDLING
+from carom.runtime.intake import Intake
 from carom.runtime.listener import LINGER_MS, Listener
-from carom.runtime.middleware import Middleware, chain
-from carom.runtime.service import Backoff, Service
+from carom.runtime.middleware import chain
+from carom.runtime.surroundings import Surroundings
 from carom.runtime.threads import Threads
 
-Notify: TypeAlias = Callable[[object], None]
 Taken: TypeAlias = tuple[Delivery, Arrival]
 
 CANCEL_MS = 1_000
 """How long cancelled handlers have to end when the grace is over."""
 
 _log = logging.getLogger("carom.consumer")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the consumers of an app share."""
-
-    broker: Broker
-    layout: Layout
-    clock: Clock
-    gate: Gate
-    notify: Notify | None
-    restore: Callable[[], Awaitable[None]]
-    middleware: tuple[Middleware, ...] = ()
-    host: str = ""
-    backoff: Backoff = field(default_factory=Backoff)
 
 
 class Consumer:
@@ -83,14 +77,9 @@ class Consumer:
         self._unlinger: Callable[[], None] | None = None
         self._interrupted = False
         self._stop = asyncio.Event()
-        self._subscription: Subscription | None = None
-        self._resting: asyncio.Task[None] | None = None
-        self._rested: Subscription | None = None
         self._threads = None if listener.handler.is_async else Threads(listener.concurrency, listener.queue)
         self._call = chain(self._innermost, shared.middleware)
-        self._service = Service(
-            f"carom:{listener.queue}", self._subscribe_again, shared.clock, failed=self._not_subscribed
-        )
+        self._intake = Intake(listener, shared, self.receive)
         shared.gate.guard(self)
 
     @property
@@ -105,16 +94,13 @@ class Consumer:
 
     async def start(self) -> None:
         """Subscribe."""
-        await self._subscribe()
+        await self._intake.start()
 
     async def stop_taking(self) -> None:
         """Take no more; hand back what has not been started."""
         self._stopping = True
         self._stop.set()
-        await self._service.stop()
-        self.rest()
-        if self._resting is not None:
-            await self._resting
+        await self._intake.stop()
         self._stop_lingering()
         while self._backlog:
             self._hand_back(*self._backlog.popleft())
@@ -143,7 +129,7 @@ class Consumer:
             _log.exception("a delivery from %s could not be read and is refused", self.listener.queue)
             delivery.refuse()
             return
-        if not (taken[1].crashes and is_suspect(taken[1])):
+        if not self._is_alone(taken[1]):
             self._backlog.append(taken)
             self._pump()
         elif self._shared.gate.is_open and not self._stopping:
@@ -156,6 +142,10 @@ class Consumer:
 
     def _read(self, delivery: Delivery) -> Arrival:
         return wire.read(delivery.message, self.listener.queue, redelivered=delivery.redelivered, counts=self._counts)
+
+    def _is_alone(self, arrival: Arrival) -> bool:
+        """Tell whether it has to be handled alone: a suspect, unless it is about to become a dead letter."""
+        return arrival.crashes > 0 and is_suspect(arrival) and not is_condemned(arrival, self._plan)
 
     def _pump(self) -> None:
         if self._stopping:
@@ -185,31 +175,22 @@ class Consumer:
 
     async def _put_back(self, delivery: Delivery, arrival: Arrival, fate: Fate) -> None:
         started = time.perf_counter()
-        if self._resting is not None:
-            await asyncio.wait([self._resting])
+        await self._intake.rested()
         await self._conclude(
             delivery, arrival, wire.seen(arrival), put_back(arrival, self._shared.layout, fate), started
         )
 
     def rest(self) -> None:
-        """Take no more until the gate opens. Whoever is to be alone waits until that is so."""
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            self._rested = subscription
-            self._shared.gate.enter()
-            resting = asyncio.get_running_loop().create_task(subscription.cancel(), context=self._context.copy())
-            resting.add_done_callback(lambda _task: self._shared.gate.leave())
-            self._resting = resting
+        """Take no more until the gate opens."""
+        self._intake.rest()
 
     async def settled(self) -> None:
         """Return when the broker has everything that was settled."""
-        if self._rested is not None:
-            await self._rested.settled()
+        await self._intake.settled()
 
     def wake(self) -> None:
-        """Go on taking: the gate has opened."""
-        if self._resting is not None and not self._stopping and self._shared.gate.is_open:
-            self._service.start()
+        """Go on: the gate has opened."""
+        self._intake.wake()
         self._pump()
 
     def _start_suspect(self) -> bool:
@@ -476,31 +457,6 @@ class Consumer:
                 tell(events.HandedBack, arrival, message)
             case "waiting" | "recounted":
                 tell(events.Postponed, arrival, message, delay_ms=done.delay_ms)
-
-    # -- the subscription ----------------------------------------------------------------------------------
-
-    async def _subscribe(self) -> None:
-        self._subscription = await self._shared.broker.consume(
-            self.listener.queue, self.receive, prefetch=self.listener.prefetch, ended=self._broker_ended
-        )
-
-    def _broker_ended(self, _reason: str) -> None:
-        self._subscription = None
-        if not self._stopping:
-            self._service.start()
-
-    async def _subscribe_again(self) -> None:
-        if self._resting is None:
-            await self._shared.restore()
-        else:
-            await asyncio.wait([self._resting])
-        await self._subscribe()
-        self._resting = None
-
-    def _not_subscribed(self, error: BaseException, wait_ms: int) -> None:
-        if self._shared.notify is not None:
-            reason = f"{error}; trying again in {wait_ms} ms"
-            self._shared.notify(ConsumerEnded(self.listener.queue, reason))
 
     async def _pause(self, wait_ms: int) -> None:
         """Wait, but not when the app stops."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-
+from collections.abc import Callable
 from typing import Protocol
 
 from carom.ports import Clock
@@ -42,6 +41,7 @@ class Gate:
         """Open."""
         self._clock = clock
         self._running = 0
+        self._entered = 0
         self._alone = False
         self._suspects: deque[Callable[[], bool]] = deque()
         self._consumers: list[Guarded] = []
@@ -60,6 +60,7 @@ class Gate:
     def enter(self) -> None:
         """Count somebody who has started. Ask `is_open` first."""
         self._running += 1
+        self._entered += 1
 
     def leave(self) -> None:
         """Count somebody who has ended."""
@@ -70,41 +71,46 @@ class Gate:
     def ask(self, start: Callable[[], bool]) -> None:
         """Start a suspect as soon as it can be alone. It leaves like everybody else.
 
-        Every consumer rests first: what it held would be blamed for the suspect's crash. ``start`` tells whether it has started one: by then the suspect may be gone, or have no place.
+        Every consumer rests first: what it held would be blamed for the suspect's crash. ``start`` tells whether it
+        has started one: by then the suspect may be gone, or have no place.
         """
         self._suspects.append(start)
+        if self._patience is None:
+            self._be_patient()
         for consumer in self._consumers:
             consumer.rest()
         if self._running == 0:
             self._next()
-        elif self._patience is None:
-            self._be_patient()
 
     def forget(self) -> None:
-        """Forget suspects that have not been started: the app stops, and their consumers hand them back."""
+        """Forget suspects that have not been started: the app stops, and their consumers put them back."""
         self._suspects.clear()
         self._end_patience()
 
     def _next(self) -> None:
-        """Start the next suspect alone, or open."""
-        self._end_patience()
+        """Start the next suspect alone, or open. Nothing runs."""
         self._alone = False
-        if self._suspects and self._consumers:
-            self._alone = True
+        if not self._suspects:
+            self._end_patience()
+            self._open()
+        elif self._clearing is None:
             self._clearing = asyncio.get_running_loop().create_task(self._clear())
-        else:
-            self._start_next()
 
     async def _clear(self) -> None:
         """Start the next suspect once nothing that was settled can come back, were it to kill us at once."""
-        for consumer in self._consumers:
-            await consumer.settled()
-        self._clearing = None
-        self._alone = False
+        seen = -1
+        try:
+            while self._running == 0 and self._entered != seen:  # whoever came and went meanwhile has settled too
+                seen = self._entered
+                for consumer in self._consumers:
+                    await consumer.settled()
+        finally:
+            self._clearing = None
         if self._running == 0:
             self._start_next()
 
     def _start_next(self) -> None:
+        self._end_patience()
         while self._suspects:
             if self._suspects.popleft()():
                 self._running += 1

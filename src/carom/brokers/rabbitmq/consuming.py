@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pika import exceptions, spec
 from pika.channel import Channel
 
-from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
+from carom.brokers.rabbitmq.channels import Rpc, answer, open_channel, translated
 from carom.brokers.rabbitmq.content import decode
 from carom.brokers.rabbitmq.frames import Connection
 from carom.core.message import Message

@@ -1,0 +1,30 @@
+"""Surroundings: what the consumers of one app share. Values, handed to each of them at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from carom.core.settlement import Layout
+from carom.ports import Broker, Clock
+from carom.runtime.gate import Gate
+from carom.runtime.middleware import Middleware
+from carom.runtime.service import Backoff
+
+Notify: TypeAlias = Callable[[object], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a consumer finds around it."""
+
+    broker: Broker
+    layout: Layout
+    clock: Clock
+    gate: Gate
+    notify: Notify | None
+    restore: Callable[[], Awaitable[None]]
+    middleware: tuple[Middleware, ...] = ()
+    host: str = ""
+    backoff: Backoff = field(default_factory=Backoff)
