@@ -50,7 +50,7 @@ class TopologyError(ConfigurationError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         """Keep the problems, one sentence each."""
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
         super().__init__("the topology cannot work:\n" + "\n".join(f"  - {problem}" for problem in self.problems))
 
 
@@ -74,7 +74,7 @@ class BatchFailure(CaromError):
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
         """Map the index of each failed message in the batch to its error."""
-        self.errors = dict(errors)
+        self.errors: dict[int, BaseException] = dict(errors)
         super().__init__(f"{len(self.errors)} of the batch failed, at {sorted(self.errors)}")
 
 
@@ -95,7 +95,7 @@ class TopologyMismatch(BrokerError):
 
     def __init__(self, differences: Sequence[str]) -> None:
         """Keep the differences, one sentence each."""
-        self.differences = tuple(differences)
+        self.differences: tuple[str, ...] = tuple(differences)
         super().__init__("the broker has something else:\n" + "\n".join(f"  - {line}" for line in self.differences))
 
 

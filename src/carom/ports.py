@@ -70,7 +70,10 @@ class Subscription(Protocol):
     """A running consumer of one queue."""
 
     async def cancel(self) -> None:
-        """Stop taking messages; deliveries already in our hands stay valid and can still be settled."""
+        """Stop taking messages; what is on its way is received before this returns, and nothing after.
+
+        Deliveries already in our hands stay valid and can still be settled.
+        """
 
     async def settled(self) -> None:
         """Return when the broker has everything that was settled so far, and a crash of ours cannot bring it back."""

@@ -70,8 +70,10 @@ class Scene:
         arrival = wire.read(message, QUEUE, redelivered=redelivered)
         return settle(outcome, arrival, self.plan, self.layout, MOMENT)
 
-    def admitted(self, message: Message, *, redelivered: bool = True, counts: bool = True) -> Settlement | None:
-        arrival = wire.read(message, QUEUE, redelivered=redelivered, counts=counts)
+    def admitted(
+        self, message: Message, *, redelivered: bool = True, counts: bool = True, alone: bool = False
+    ) -> Settlement | None:
+        arrival = wire.read(message, QUEUE, redelivered=redelivered, counts=counts, alone=alone)
         return admit(arrival, self.plan, self.layout, MOMENT)
 
 
@@ -124,19 +126,20 @@ class Life:
 
 def live(scene: Scene, outcomes: Iterable[Outcome], first: Message = ORDER) -> Life:
     """Let a message live until it is neither retried nor waiting any more."""
-    message, now, attempts, waits = first, 0, [], []
+    message, now, attempts, waits, alone = first, 0, [], [], False
     remaining: Iterator[Outcome] = iter(outcomes)
     while True:
-        arrival = wire.read(message, QUEUE)
+        arrival = wire.read(message, QUEUE, alone=alone)
         settlement = admit(arrival, scene.plan, scene.layout, MOMENT)
         if settlement is None:
             attempts.append((arrival.attempt, now))
             settlement = settle(next(remaining), arrival, scene.plan, scene.layout, MOMENT)
-        if settlement.fate not in {"retried", "waiting"}:
+        if settlement.fate not in {"retried", "waiting", "set apart"}:
             return Life(attempts, waits, settlement)
         copy = sent(settlement)
         name, waited = arrives(scene.layout, copy)
-        assert name == QUEUE
+        alone = settlement.fate == "set apart"
+        assert name == (scene.layout.suspects if alone else QUEUE)
         if names.WAIT in copy.headers:
             waits.append(copy.headers[names.WAIT])
         message, now = delivered(copy, waited), now + waited
@@ -379,20 +382,18 @@ def test_in_company_a_message_is_blamed_for_no_more_than_makes_it_a_suspect(laid
     assert stage.admitted(counted(ORDER, 1)) is None
     for returns in (2, 3, 50):
         settlement = stage.admitted(counted(ORDER, returns))
-        assert settlement.fate == "recounted"
+        assert settlement.fate == "set apart"
         assert sent(settlement).headers[names.CRASHES] == SUSPECT_CRASHES
-        assert arrives(stage.layout, sent(settlement)) == (QUEUE, 0)
+        assert arrives(stage.layout, sent(settlement)) == (stage.layout.suspects, 0)
 
 
 @in_both
-def test_a_suspect_that_dies_alone_is_a_dead_letter_at_its_crash_limit(laid_out):
+def test_a_suspect_that_kills_workers_alone_is_a_dead_letter_at_its_crash_limit(laid_out):
     stage = scene(laid_out, crash_limit=4)
-    written = sent(stage.admitted(counted(ORDER, 2)))
-    assert is_suspect(wire.read(written, QUEUE))
-    assert wire.read(written, QUEUE).crashes == 2
-    written = sent(stage.admitted(counted(written, 7)))
-    assert written.headers[names.CRASHES] == 3
-    settlement = stage.admitted(counted(written, 1))
+    suspect = sent(stage.admitted(counted(ORDER, 2)))
+    assert stage.admitted(suspect, redelivered=False, alone=True) is None
+    assert stage.admitted(counted(suspect, 1), alone=True) is None
+    settlement = stage.admitted(counted(suspect, 2), alone=True)
     assert (settlement.fate, settlement.reason) == ("dead", "crash-loop")
     dead = sent(settlement)
     assert arrives(stage.layout, dead) == (f"{QUEUE}.dlq", 0)
@@ -402,21 +403,31 @@ def test_a_suspect_that_dies_alone_is_a_dead_letter_at_its_crash_limit(laid_out)
 
 
 @in_both
-def test_a_forged_crash_count_alone_condemns_nothing(laid_out):
+def test_a_limit_that_leaves_no_room_to_look_at_a_suspect_alone_condemns_it_in_company(laid_out):
+    for limit in (1, 2):
+        settlement = scene(laid_out, crash_limit=limit).admitted(counted(ORDER, limit))
+        assert (settlement.fate, settlement.reason) == ("dead", "crash-loop")
+
+
+@in_both
+def test_a_forged_crash_count_condemns_nothing(laid_out):
     stage = scene(laid_out, crash_limit=3)
     forged = replace(ORDER, headers={names.QUEUE: QUEUE, names.CRASHES: 10**9})
-    arrival = wire.read(forged, QUEUE)
-    assert admit(arrival, stage.plan, stage.layout, MOMENT) is None
-    assert is_suspect(arrival)
+    for redelivered in (True, False):
+        settlement = stage.admitted(forged, redelivered=redelivered)
+        assert settlement.fate == "set apart"
+        assert stage.admitted(sent(settlement), redelivered=False, alone=True) is None
 
 
 @in_both
 def test_an_interrupted_suspect_goes_back_without_a_return_being_blamed_on_it(laid_out):
     stage = scene(laid_out)
-    written = sent(stage.admitted(counted(ORDER, 2)))
-    settlement = settle(Interrupted(), wire.read(written, QUEUE), stage.plan, stage.layout, MOMENT)
+    suspect = counted(sent(stage.admitted(counted(ORDER, 2))), 1)
+    arrival = wire.read(suspect, QUEUE, redelivered=True, alone=True)
+    settlement = settle(Interrupted(), arrival, stage.plan, stage.layout, MOMENT)
     assert settlement.fate == "handed back"
-    assert sent(settlement).headers[names.CRASHES] == 2
+    assert sent(settlement).headers[names.CRASHES] == 3
+    assert arrives(stage.layout, sent(settlement)) == (stage.layout.suspects, 0)
     assert settlement.effects[-1] == Ack()
 
 
@@ -424,32 +435,34 @@ def test_an_interrupted_suspect_goes_back_without_a_return_being_blamed_on_it(la
 def test_a_suspect_whose_headers_cannot_travel_is_handed_back(laid_out):
     stage = scene(laid_out)
     heavy = replace(ORDER, headers={"x-tenant": "a" * names.HEADERS_LIMIT})
-    assert put_back(wire.read(heavy, QUEUE), stage.layout).effects == (HandBack(),)
+    assert put_back(wire.read(heavy, QUEUE, alone=True), stage.layout).effects == (HandBack(),)
 
 
-def test_a_suspect_is_one_when_its_count_is_written_on_it_and_it_does_not_wait():
-    suspects = [is_suspect(wire.read(counted(ORDER, crashes), QUEUE, redelivered=True)) for crashes in (1, 2, 3)]
-    assert suspects == [False, False, False]
-    written = replace(ORDER, headers={names.QUEUE: QUEUE, names.CRASHES: 2})
-    assert is_suspect(wire.read(written, QUEUE))
-    waiting = replace(ORDER, headers={names.QUEUE: QUEUE, names.CRASHES: 2, names.WAIT: 5})
-    assert not is_suspect(wire.read(waiting, QUEUE))
-    assert SUSPECT_CRASHES == 2
+def test_twice_is_a_suspect_and_once_is_not():
+    assert [is_suspect(Arrival(ORDER, QUEUE, crashes=crashes)) for crashes in (0, 1, 2, 3)] == [
+        *[False, False],
+        *[True, True],
+    ]
 
 
 @pytest.mark.parametrize("forged", [{}, {"x-delivery-count": 0}, {"x-delivery-count": 99}, {"x-acquired-count": 9}])
 @in_both
 def test_where_the_broker_does_not_count_carom_does_and_the_crashes_are_bounded_all_the_same(laid_out, forged):
-    stage = scene(laid_out, crash_limit=3)
+    stage = scene(laid_out, crash_limit=4)
     message = replace(ORDER, headers={**ORDER.headers, **forged})
-    for crashes in (1, 2):
-        settlement = stage.admitted(message, counts=False)
-        assert settlement.fate == "recounted"
-        message = sent(settlement)
-        assert arrives(stage.layout, message) == (QUEUE, 0)
+    alone = False
+    for crashes, fate, queue in [
+        (1, "recounted", QUEUE),
+        (2, "set apart", stage.layout.suspects),
+        (3, "set apart", stage.layout.suspects),
+    ]:
+        settlement = stage.admitted(message, counts=False, alone=alone)
+        message, alone = sent(settlement), fate == "set apart"
+        assert settlement.fate == fate
+        assert arrives(stage.layout, message) == (queue, 0)
         assert message.headers[names.CRASHES] == crashes
-        assert stage.admitted(message, redelivered=False, counts=False) is None
-    assert stage.admitted(message, counts=False).reason == "crash-loop"
+        assert stage.admitted(message, redelivered=False, counts=False, alone=alone) is None
+    assert stage.admitted(message, counts=False, alone=True).reason == "crash-loop"
 
 
 @in_both
@@ -550,23 +563,27 @@ def check(settlement: Settlement, stage: Scene) -> None:
     *before, last = settlement.effects
     assert isinstance(last, Ack | HandBack | Refuse)
     assert all(isinstance(effect, Publish) for effect in before)
-    assert len(before) == (settlement.fate in {"retried", "dead", "waiting", "recounted"})
-    assert isinstance(last, HandBack) == (settlement.fate == "handed back")
+    if settlement.fate == "handed back":
+        assert len(before) == isinstance(last, Ack)
+    else:
+        assert len(before) == (settlement.fate in {"retried", "dead", "waiting", "recounted", "set apart"})
+        assert not isinstance(last, HandBack)
     for publish in before:
         name, waited = arrives(stage.layout, publish.message)
-        assert name == (f"{QUEUE}.dlq" if settlement.fate == "dead" else QUEUE)
+        kept = {"dead": f"{QUEUE}.dlq", "set apart": stage.layout.suspects, "handed back": stage.layout.suspects}
+        assert name == kept.get(settlement.fate, QUEUE)
         rest = publish.message.headers.get(names.WAIT, 0)
         assert waited + rest >= settlement.delay_ms or not stage.layout.delays(QUEUE)
         assert publish.message.id == ORDER.id
         assert publish.message.delivery_mode == 2
 
 
-@given(scenes, messages, huge, outcomes, moments, st.booleans(), st.booleans())
+@given(scenes, messages, huge, outcomes, moments, st.booleans(), st.booleans(), st.booleans())
 def test_every_message_and_outcome_has_a_settlement_that_publishes_to_one_queue_before_it_settles(
-    stage, message, more, outcome, moment, redelivered, counts
+    stage, message, more, outcome, moment, redelivered, counts, alone
 ):
     message = replace(message, headers={**message.headers, **more})
-    arrival = wire.read(message, QUEUE, redelivered=redelivered, counts=counts)
+    arrival = wire.read(message, QUEUE, redelivered=redelivered, counts=counts, alone=alone)
     check(settle(outcome, arrival, stage.plan, stage.layout, moment), stage)
     settlement = admit(arrival, stage.plan, stage.layout, moment)
     if settlement is not None:
@@ -599,13 +616,13 @@ def test_a_wait_that_is_asked_for_is_waited_in_full_and_gets_shorter_with_each_t
 
 @given(scenes, messages, st.sampled_from(["quorum", "quorum since 4.3", "classic"]))
 def test_a_message_that_kills_every_worker_is_dead_after_its_crash_limit_wherever_it_started(stage, message, kind):
-    killed, lost = 0, 0
+    killed, lost, alone = 0, 0, False
     while True:
         headers = dict(message.headers)
         if lost and kind != "classic":
             headers |= {"x-delivery-count": lost} | ({"x-acquired-count": lost} if "4.3" in kind else {})
         arrival: Arrival = wire.read(
-            replace(message, headers=headers), QUEUE, redelivered=lost > 0, counts=kind != "classic"
+            replace(message, headers=headers), QUEUE, redelivered=lost > 0, counts=kind != "classic", alone=alone
         )
         settlement = admit(arrival, stage.plan, stage.layout, MOMENT)
         if settlement is None:
@@ -613,6 +630,6 @@ def test_a_message_that_kills_every_worker_is_dead_after_its_crash_limit_whereve
         elif settlement.fate == "dead":
             break
         else:
-            message, lost = sent(settlement), 0
+            message, lost, alone = sent(settlement), 0, alone or settlement.fate == "set apart"
         assert killed <= stage.plan.crash_limit
     assert settlement.reason == "crash-loop"

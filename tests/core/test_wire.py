@@ -189,7 +189,8 @@ def test_a_redelivery_is_counted_by_a_quorum_queue_and_not_by_a_classic_one():
     known = {names.QUEUE: QUEUE, names.CRASHES: 1}
     counted = Message(headers={**known, "x-delivery-count": 3})
     assert (wire.read(counted, QUEUE, redelivered=True).crashes, wire.read(counted, QUEUE).crashes) == (2, 1)
-    assert wire.read(counted, QUEUE, redelivered=True).uncounted
+    assert not wire.read(counted, QUEUE, redelivered=True).uncounted
+    assert wire.read(counted, QUEUE, redelivered=True, alone=True).crashes == 4
     uncounted = wire.read(Message(headers=known), QUEUE, redelivered=True)
     assert (uncounted.crashes, uncounted.uncounted) == (2, True)
     assert wire.read(Message(), QUEUE, redelivered=True) == Arrival(
@@ -213,9 +214,9 @@ def test_what_was_only_handed_back_has_not_crashed_where_the_broker_tells_them_a
     assert (lost.crashes, lost.uncounted) == (1, False)
 
 
-@given(messages, st.booleans(), st.booleans())
-def test_reading_is_total_and_what_it_says_is_sane(message, redelivered, counts):
-    arrival = wire.read(message, QUEUE, redelivered=redelivered, counts=counts)
+@given(messages, st.booleans(), st.booleans(), st.booleans())
+def test_reading_is_total_and_what_it_says_is_sane(message, redelivered, counts, alone):
+    arrival = wire.read(message, QUEUE, redelivered=redelivered, counts=counts, alone=alone)
     assert arrival.message is message
     assert 1 <= arrival.attempt <= names.COUNT_LIMIT
     assert 0 <= arrival.crashes <= 2 * names.COUNT_LIMIT

@@ -33,6 +33,7 @@ PLANS = (
 )
 LAYOUTS = {"shared": Shared(plans=PLANS), "per_queue": PerQueue(plans=PLANS)}
 HOMES = tuple(plan.queue for plan in PLANS)
+SUSPECTS = "carom.suspects.app"
 KEYS = ("order.created", "order.paid", "user", "user.left.today", "nobody.else")
 MINUTE = 60_000
 
@@ -84,6 +85,8 @@ class World:
         return wants[home]
 
     def take(self, queue: str) -> None:
+        if queue == SUSPECTS and any(handed.queue == SUSPECTS for handed in self.hands):
+            return  # one at a time
         handed = self.engine.get(f"worker-{self._workers}", queue, self.now)
         if handed is not None:
             self.hands.append(handed)
@@ -96,8 +99,14 @@ class World:
         if not self.hands:
             return
         handed = self.hands.pop(0)
-        plan = next(plan for plan in PLANS if plan.queue == handed.queue)
-        arrival = wire.read(handed.message, plan.queue, redelivered=handed.redelivered, counts=self.kind == "quorum")
+        plan = next(plan for plan in PLANS if plan.queue == owed_to(handed.queue, handed.message))
+        arrival = wire.read(
+            handed.message,
+            plan.queue,
+            redelivered=handed.redelivered,
+            counts=self.kind == "quorum",
+            alone=handed.queue == SUSPECTS,
+        )
         moment = Moment(self.now, fraction, "host")
         admitted = admit(arrival, plan, self.layout, moment)
         if admitted is None and outcome is None:
@@ -113,7 +122,7 @@ class World:
             self.lose_the_worker()
             return
         if settlement.fate in {"done", "discarded"}:
-            self.done[handed.queue, handed.message.id] += 1
+            self.done[plan.queue, handed.message.id] += 1
         verb = "ack" if isinstance(last, Ack) else "hand_back" if isinstance(last, HandBack) else "refuse"
         assert self.engine.settle(handed.session, handed.tag, verb, self.now)
 
@@ -136,13 +145,13 @@ class World:
         found: Counter[tuple[str, str]] = Counter()
         for queue in self.layout.topology.queues:
             for message in self.engine.contents(queue.name):
-                home = queue.name.removesuffix(".dlq")
-                found[home if home in HOMES else str(message.headers[names.QUEUE]), message.id] += 1
-        found.update((handed.queue, handed.message.id) for handed in self.hands)
+                found[owed_to(queue.name, message), message.id] += 1
+        found.update((owed_to(handed.queue, handed.message), handed.message.id) for handed in self.hands)
         return found
 
     def dead(self) -> Counter[tuple[str, str]]:
-        return Counter((home, each.id) for home in HOMES for each in self.engine.contents(f"{home}.dlq"))
+        queues = [queue.name for queue in self.layout.topology.queues if queue.name.endswith(".dlq")]
+        return Counter((owed_to(name, each), each.id) for name in queues for each in self.engine.contents(name))
 
     def check(self) -> None:
         """In = done + waiting + dead. Nothing is ever missing; twice is only what a lost worker left twice."""
@@ -154,8 +163,8 @@ class World:
     def drain(self, outcome: Outcome) -> None:
         """Give every message the same end until nothing waits any more."""
         for _ in range(10_000):
-            for home in HOMES:
-                self.take(home)
+            for queue in (*HOMES, SUSPECTS):
+                self.take(queue)
             if self.hands:
                 while self.hands:
                     self.handle(outcome)
@@ -165,6 +174,12 @@ class World:
             else:
                 return
         pytest.fail("messages go round and never come to an end")
+
+
+def owed_to(queue: str, message: Message) -> str:
+    """Return the queue whose handler a message is for, wherever on the broker it is."""
+    home = queue.removesuffix(".dlq")
+    return home if home in HOMES else str(message.headers[names.QUEUE])
 
 
 odd = st.sampled_from([0, -1, 1, 3, 10**30, 2.5, True, "4", [4], {"a": [None]}, None, "charge", "mail"])
@@ -192,7 +207,7 @@ outcomes = st.sampled_from(
     ]
 )
 publishes = st.tuples(st.just("publish"), st.sampled_from(KEYS), hostile)
-takes = st.tuples(st.just("take"), st.sampled_from(HOMES))
+takes = st.tuples(st.just("take"), st.sampled_from((*HOMES, SUSPECTS)))
 handles = st.tuples(st.just("handle"), outcomes, st.sampled_from([0.0, 0.99]))
 passing = st.tuples(st.just("advance"), st.sampled_from([1, 1_999, 2_000, 5_000, MINUTE, 10 * MINUTE]))
 losses = st.tuples(st.just("lose_the_worker"))
@@ -250,8 +265,8 @@ def test_messages_that_kill_every_worker_are_dead_letters_in_the_end(layout, kin
     for step in published:
         play(world, step)
     for _ in range(60):
-        for home in HOMES:
-            world.take(home)
+        for queue in (*HOMES, SUSPECTS):
+            world.take(queue)
             world.handle(None)  # what admission decides is done; what it lets through is lost with its worker
             world.lose_the_worker()
             world.check()
@@ -267,8 +282,8 @@ def test_stopping_any_number_of_workers_condemns_no_message(layout, kind, publis
     for verb, key, _headers in published:
         play(world, (verb, key, {}))
     for _ in range(12):
-        for home in HOMES:
-            world.take(home)
+        for queue in (*HOMES, SUSPECTS):
+            world.take(queue)
             world.handle(Interrupted())
         world.check()
     limited_to_company = sum(1 for home, _ in world.owed if home == "mail")  # its crash limit is 2

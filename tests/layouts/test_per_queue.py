@@ -49,9 +49,11 @@ def test_the_topology_is_as_drawn():
     assert of.topology.exchanges == (Exchange("shop", "topic"),)
     assert of.topology.queues == (
         quorum("orders", delivery_limit=DELIVERY_LIMIT, **dead),
+        quorum("orders.dlq", delivery_limit=UNLIMITED),
         quorum("orders.delay_2s", message_ttl=2_000, **back),
         quorum("orders.delay_1m30s", message_ttl=90_000, **back),
-        quorum("orders.dlq", delivery_limit=UNLIMITED),
+        quorum("carom.suspects.app", delivery_limit=DELIVERY_LIMIT, **at_least_once("", "carom.suspects.app.dlq")),
+        quorum("carom.suspects.app.dlq", delivery_limit=UNLIMITED),
     )
     assert of.topology.bindings == (
         Binding("shop", "orders", "order.created"),

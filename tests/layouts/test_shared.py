@@ -52,15 +52,17 @@ def test_the_topology_is_as_drawn():
     back = at_least_once("carom.return")
     assert set(of.topology.exchanges) == {
         Exchange("events", "topic"),
-        Exchange("carom.dead", "direct"),
+        Exchange("carom.dead", "direct", alternate="carom.lost"),
         Exchange("carom.return", "direct", alternate="carom.lost"),
         Exchange("carom.lost", "fanout"),
+        Exchange("carom.suspects.app", "fanout"),
         Exchange("carom.delay.2s", "fanout"),
         Exchange("carom.delay.5s", "fanout"),
     }
     assert set(of.topology.queues) == {
         quorum("billing.charge", delivery_limit=DELIVERY_LIMIT, **dead),
         quorum("billing.charge.dlq", delivery_limit=UNLIMITED),
+        quorum("carom.suspects.app", delivery_limit=DELIVERY_LIMIT, **at_least_once("carom.dead")),
         quorum("carom.delay.2s", message_ttl=2_000, **back),
         quorum("carom.delay.5s", message_ttl=5_000, **back),
         quorum("carom.lost", delivery_limit=UNLIMITED),
@@ -70,6 +72,7 @@ def test_the_topology_is_as_drawn():
         Binding("events", "billing.charge", "order.paid"),
         Binding("carom.return", "billing.charge", "billing.charge"),
         Binding("carom.dead", "billing.charge.dlq", "billing.charge"),
+        Binding("carom.suspects.app", "carom.suspects.app"),
         Binding("carom.delay.2s", "carom.delay.2s"),
         Binding("carom.delay.5s", "carom.delay.5s"),
         Binding("carom.lost", "carom.lost"),
@@ -104,6 +107,14 @@ def test_what_the_broker_lets_die_goes_where_dead_letters_stay():
         dead = {f"{plan.queue}.dlq"}
         assert after_expiry(of, plan.queue, "whatever.it.was") == reached(of, of.dead_address(plan.queue)) == dead
         assert queue(of, f"{plan.queue}.dlq").dead_letter_exchange is None
+
+
+def test_a_suspect_keeps_the_name_of_its_queue_and_dies_among_its_dead_letters():
+    of = Shared(plans=EVERY, app="billing")
+    for plan in EVERY:
+        address = of.suspect_address(plan.queue)
+        assert reached(of, address) == {of.suspects} == {"carom.suspects.billing"}
+        assert after_expiry(of, of.suspects, address.routing_key) == {f"{plan.queue}.dlq"}
 
 
 def test_a_retry_whose_queue_is_gone_is_kept_where_it_can_be_seen():

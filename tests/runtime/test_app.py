@@ -203,7 +203,7 @@ async def test_the_topology_is_applied_verified_or_left_alone():
     assert engine.queues == {}
     ignoring, _ = noted(topology="ignore")
     ignoring.listen("a", queue="q")(fine)
-    with pytest.raises(BrokerError, match="there is no queue 'q'"):
+    with pytest.raises(BrokerError, match=r"there is no queue 'carom\.suspects\.app'"):
         await ignoring.start(broker=MemoryBroker(VirtualClock(), engine=engine))
     applying, _ = noted()
     applying.listen("a", queue="q")(fine)
@@ -260,7 +260,10 @@ def test_an_app_is_configured_by_the_environment_and_options_win():
     app.listen("k", queue="q")(fine)
     assert (app.exchange, app.namespace, app.name, app.grace_ms) == ("facts", "mine", "shop", 7_000)
     assert app.layout.delays("q") == (2_000, 5_000)
-    assert {queue.name for queue in app.topology.queues} == {"q", "q.delay_2s", "q.delay_5s", "q.dlq"}
+    assert {queue.name for queue in app.topology.queues} == {
+        *{"q", "q.delay_2s", "q.delay_5s", "q.dlq"},
+        *{"mine.suspects.shop", "mine.suspects.shop.dlq"},
+    }
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch):

@@ -11,26 +11,17 @@ from carom.testing import Harness, VirtualClock
 
 
 class Yard:
-    """Somebody who starts what the gate lets through, and is guarded by it."""
+    """Somebody who starts what the gate lets through, and is woken by it."""
 
     def __init__(self):
         self.clock = VirtualClock()
         self.gate = Gate(self.clock)
         self.started = []
-        self.opened = self.rested = self.asked = 0
-        self.settling = asyncio.Event()
-        self.settling.set()
-        self.gate.guard(self)
+        self.opened = 0
+        self.gate.wake(self.open)
 
-    def wake(self):
+    def open(self):
         self.opened += 1
-
-    def rest(self):
-        self.rested += 1
-
-    async def settled(self):
-        self.asked += 1
-        await self.settling.wait()
 
     def suspect(self, name, *, starts=True):
         def start():
@@ -41,18 +32,9 @@ class Yard:
         self.gate.ask(start)
 
 
-async def passing():
-    """Let the gate find out that everything is settled."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def test_a_suspect_starts_when_nothing_runs_and_closes_the_gate():
+def test_a_suspect_starts_at_once_when_nothing_runs_and_closes_the_gate():
     yard = Yard()
     yard.suspect("a")
-    assert not yard.gate.is_open
-    assert yard.rested == 1
-    await passing()
     assert yard.started == ["a"]
     assert not yard.gate.is_open
     yard.gate.leave()
@@ -60,7 +42,7 @@ async def test_a_suspect_starts_when_nothing_runs_and_closes_the_gate():
     assert yard.opened == 1
 
 
-async def test_a_suspect_waits_until_the_last_has_left_and_nobody_joins_meanwhile():
+def test_a_suspect_waits_until_the_last_has_left_and_nobody_joins_meanwhile():
     yard = Yard()
     yard.gate.enter()
     yard.gate.enter()
@@ -68,65 +50,31 @@ async def test_a_suspect_waits_until_the_last_has_left_and_nobody_joins_meanwhil
     yard.suspect("b")
     assert not yard.gate.is_open
     yard.gate.leave()
-    await passing()
     assert yard.started == []
     yard.gate.leave()
-    await passing()
     assert yard.started == ["a"]
     yard.gate.leave()
-    await passing()
     assert yard.started == ["a", "b"], "one suspect at a time"
     yard.gate.leave()
     assert yard.gate.is_open
 
 
-async def test_a_suspect_waits_until_what_was_settled_cannot_come_back():
-    yard = Yard()
-    yard.settling.clear()
-    yard.suspect("a")
-    await passing()
-    assert yard.started == []
-    yard.gate.enter()  # somebody puts something back meanwhile, and that has to be settled as well
-    yard.gate.leave()
-    yard.settling.set()
-    await passing()
-    assert yard.asked == 2
-    assert yard.started == ["a"]
-
-
-async def test_a_suspect_waits_for_whoever_came_while_it_waited():
-    yard = Yard()
-    yard.settling.clear()
-    yard.suspect("a")
-    await passing()
-    yard.gate.enter()
-    yard.settling.set()
-    await passing()
-    assert yard.started == []
-    yard.gate.leave()
-    await passing()
-    assert yard.started == ["a"]
-
-
-async def test_a_suspect_that_is_gone_when_its_turn_comes_makes_room_for_the_next():
+def test_a_suspect_that_is_gone_when_its_turn_comes_makes_room_for_the_next():
     yard = Yard()
     yard.gate.enter()
     yard.suspect("gone", starts=False)
     yard.suspect("b")
     yard.gate.leave()
-    await passing()
     assert yard.started == ["b"]
     yard.gate.leave()
     yard.suspect("gone too", starts=False)
-    await passing()
     assert yard.gate.is_open
 
 
-async def test_being_alone_has_an_end():
+def test_being_alone_has_an_end():
     yard = Yard()
     yard.suspect("a")
     yard.suspect("b")
-    await passing()
     yard.clock.advance(ALONE_MS - 1)
     assert yard.started == ["a"]
     yard.clock.advance(1)
@@ -134,7 +82,7 @@ async def test_being_alone_has_an_end():
     assert yard.gate.is_open
 
 
-async def test_waiting_to_be_alone_has_an_end():
+def test_waiting_to_be_alone_has_an_end():
     yard = Yard()
     yard.gate.enter()
     yard.suspect("a")
@@ -148,31 +96,16 @@ async def test_waiting_to_be_alone_has_an_end():
     assert not yard.gate.is_open, "the next one has its own chance to be alone"
     yard.gate.leave()
     yard.gate.leave()
-    await passing()
     assert yard.started == ["a", "c"]
 
 
-async def test_waiting_for_what_is_settled_has_an_end_too():
-    yard = Yard()
-    yard.settling.clear()
-    yard.suspect("a")
-    await passing()
-    yard.clock.advance(ALONE_MS)
-    assert yard.started == ["a"]
-    assert yard.gate.is_open
-    yard.settling.set()
-    await passing()
-    assert yard.started == ["a"]
-
-
-async def test_a_gate_that_forgets_leaves_no_timer():
+def test_a_gate_that_forgets_leaves_no_timer():
     yard = Yard()
     yard.gate.enter()
     yard.suspect("a")
     yard.gate.forget()
     yard.clock.advance(10 * ALONE_MS)
     yard.gate.leave()
-    await passing()
     assert yard.started == []
 
 
@@ -268,10 +201,10 @@ async def test_a_suspect_waits_for_what_runs_and_what_comes_waits_for_the_suspec
 
 
 async def a_suspect(h, *bodies):
-    """Let messages come that were lost twice, with that written on them."""
+    """Let messages come that were lost twice, and were set apart for that."""
     headers = {"carom-queue": "q", "carom-crashes": 2}
     for body in bodies:
-        message = Message(body=body, exchange="carom.return", routing_key="q", id=body.decode(), headers=headers)
+        message = Message(body=body, exchange="carom.suspects.app", routing_key="q", id=body.decode(), headers=headers)
         await h.broker.publish([message])
     await h.settle()
 
@@ -295,7 +228,8 @@ async def test_a_suspect_joins_what_hangs_and_concurrency_holds():
         assert running == [1]
         await h.advance("1m")
         assert running == [2]
-        assert app.busy == 4
+        assert app.busy == 2
+        assert len(h.ready("carom.suspects.app")) == 2, "of the suspects one at a time"
         let_go.set()
         await h.advance("1m")
         assert most == [2], "never more than its concurrency"
@@ -326,4 +260,6 @@ async def test_suspects_that_wait_are_handed_back_when_the_app_stops_and_dropped
     await a_suspect(h, b"4")
     await h.__aexit__(None, None, None)
     assert ends(h.events)[-2:] == ["HandedBack", "HandedBack"]
-    assert len(h.ready("q")) == 2
+    assert [message.body for message in h.ready("q")] == [b"3"]
+    [suspect] = h.ready("carom.suspects.app")
+    assert (suspect.body, suspect.headers["carom-crashes"]) == (b"4", 2)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from carom.core.message import Message
     from carom.core.topology import Topology
 
-Fate: TypeAlias = Literal["done", "discarded", "retried", "dead", "waiting", "recounted", "handed back"]
+Fate: TypeAlias = Literal["done", "discarded", "retried", "dead", "waiting", "recounted", "set apart", "handed back"]
 
 
 class Layout(Protocol):
@@ -46,6 +46,13 @@ class Layout(Protocol):
 
     def dead_address(self, queue: str) -> Address:
         """Return where to publish so that a message becomes a dead letter of the queue."""
+
+    @property
+    def suspects(self) -> str:
+        """Return the queue where messages that may be what kills workers wait to be handled alone."""
+
+    def suspect_address(self, queue: str) -> Address:
+        """Return where to publish so that a message of the queue waits there."""
 
 
 NO_RETRIES = RetryPolicy.delays()
@@ -95,21 +102,24 @@ def is_suspect(arrival: Arrival) -> bool:
     """Tell whether a message may be what kills its workers, so that it has to be handled alone.
 
     When a worker dies, the broker counts a return for every message it held. Once can be bad company;
-    twice is a reason to look at it alone, so that the next death is blamed on the right one. It is one only
-    when its count is written on it, and while it does not wait.
+    twice is a reason to look at it alone, so that the next death is blamed on the right one.
     """
-    return arrival.crashes >= SUSPECT_CRASHES and not arrival.uncounted and not arrival.wait_ms
+    return arrival.crashes >= SUSPECT_CRASHES
 
 
 def is_condemned(arrival: Arrival, plan: Plan) -> bool:
-    """Tell whether it has come back once too often, so that no handler sees it again."""
-    return arrival.returned and arrival.crashes >= plan.crash_limit
+    """Tell whether it has come back once too often, so that no handler sees it again.
+
+    What came back in company is condemned by limits that leave no room to look at it alone, and by no other.
+    """
+    blame = arrival.crashes if arrival.alone else min(arrival.crashes, SUSPECT_CRASHES)
+    return arrival.returned and blame >= plan.crash_limit
 
 
-def put_back(arrival: Arrival, layout: Layout, fate: Fate = "recounted") -> Settlement:
-    """Return what puts a message back behind the others of its queue, without a return being counted."""
-    copy = wire.recounted(arrival, layout.queue_address(arrival.queue))
-    return HANDED_BACK if copy is None else Settlement((Publish(copy), Ack()), fate)
+def put_back(arrival: Arrival, layout: Layout) -> Settlement:
+    """Return what puts a suspect back behind the others, without a return being counted and blamed on it."""
+    copy = wire.recounted(arrival, layout.suspect_address(arrival.queue))
+    return HANDED_BACK if copy is None else Settlement((Publish(copy), Ack()), "handed back")
 
 
 def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement | None:
@@ -120,9 +130,10 @@ def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settl
     if arrival.wait_ms > 0:  # also when it came back uncounted: no handler has seen it, and it must not come early
         address, rest = _after(arrival.wait_ms, plan, layout)
         return _published(wire.held(arrival, address, rest), "waiting", delay_ms=arrival.wait_ms - rest)
+    if is_suspect(arrival) and (arrival.uncounted or not arrival.alone):
+        return _published(wire.recounted(arrival, layout.suspect_address(plan.queue)), "set apart")
     if arrival.uncounted:
-        copy = wire.recounted(arrival, layout.queue_address(plan.queue))
-        return _published(copy, "recounted")
+        return _published(wire.recounted(arrival, layout.queue_address(plan.queue)), "recounted")
     return None
 
 
@@ -141,12 +152,7 @@ def settle(outcome: Outcome, arrival: Arrival, plan: Plan, layout: Layout, momen
         case Discard(reason):
             return Settlement((Ack(),), "discarded", reason=_said(reason))
         case _:  # Interrupted; and whatever else it might be, handing back loses nothing
-            return _handed_back(arrival, layout)
-
-
-def _handed_back(arrival: Arrival, layout: Layout) -> Settlement:
-    """Return a message to its queue; a suspect as a copy, because a return would be blamed on it."""
-    return put_back(arrival, layout, "handed back") if arrival.crashes >= SUSPECT_CRASHES else HANDED_BACK
+            return put_back(arrival, layout) if arrival.alone else HANDED_BACK
 
 
 def postponed(message: Message, plan: Plan, layout: Layout, delay_ms: int) -> Message | None:

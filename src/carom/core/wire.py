@@ -13,7 +13,7 @@ from carom.core.durations import LONGEST_MS
 from carom.core.message import Headers, Message
 
 SUSPECT_CRASHES = 2
-"""From this many crashes on, a message is handled alone."""
+"""From this many crashes on a message is a suspect, and waits to be handled alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Arrival:
 
     ``attempt`` counts for this queue only. ``exchange`` and ``routing_key`` are those of the first publish.
     ``returned`` says that it came back unsettled since it was last published. ``wait_ms`` is what remains of a delay
-    too long for one queue. ``uncounted`` says that the broker brought
-    the message back without counting how often, so that Carom has to.
+    too long for one queue. ``uncounted`` says that the broker brought the message back without counting how often, so
+    that Carom has to. ``alone`` says that it comes from the queue of the suspects, where a worker takes one at a time.
     """
 
     message: Message
@@ -44,6 +44,7 @@ class Arrival:
     wait_ms: int = 0
     first_failed_at: int = 0
     uncounted: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +59,34 @@ class Note:
     trace: str = ""
 
 
-def read(message: Message, queue: str, *, redelivered: bool = False, counts: bool = True) -> Arrival:
-    """Read a delivery. Total: whatever the headers hold, the answer is a sane arrival.
+def read(
+    message: Message, queue: str, *, redelivered: bool = False, counts: bool = True, alone: bool = False
+) -> Arrival:
+    """Read a delivery to a queue's handler. Total: whatever the headers hold, the answer is a sane arrival.
 
     What another queue counted is not believed here, and a dead letter that somebody put back starts anew.
-    ``counts`` says that the queue counts what comes back, as a quorum queue does and a classic one does not.
+    ``counts`` says that it was taken from a queue that counts what comes back, as a quorum queue does and a classic
+    one does not; ``alone``, that it was taken from the queue of the suspects.
     """
     headers = message.headers
-    if not headers and not redelivered:
+    if not headers and not redelivered and not alone:
         return Arrival(message, queue, 1, 0, message.exchange, message.routing_key)
     ours = headers.get(wire.QUEUE) == queue
     anew = not ours or wire.REASON in headers
     written = wire.count(headers.get(wire.CRASHES))
     returns = wire.crashes(headers, redelivered=redelivered, counts=counts) - written
-    crashes = blamed(0 if anew else written, returns)
-    silent = redelivered and not (counts and wire.counted_by_broker(headers))
-    uncounted = silent or (returns > 0 and crashes >= SUSPECT_CRASHES)
+    crashes = blamed(0 if anew else written, returns, alone=alone)
+    uncounted = redelivered and not (counts and wire.counted_by_broker(headers))
     if not ours:
         return Arrival(
-            message, queue, 1, crashes, message.exchange, message.routing_key, returned=returns > 0, uncounted=uncounted
+            message,
+            queue,
+            crashes=crashes,
+            exchange=message.exchange,
+            routing_key=message.routing_key,
+            returned=returns > 0,
+            uncounted=uncounted,
+            alone=alone,
         )
     return Arrival(
         message,
@@ -89,21 +99,19 @@ def read(message: Message, queue: str, *, redelivered: bool = False, counts: boo
         wait_ms=min(_span(headers.get(wire.WAIT)), LONGEST_MS),
         first_failed_at=_span(headers.get(wire.FIRST_FAILED_AT)),
         uncounted=uncounted,
+        alone=alone,
     )
 
 
-def blamed(written: int, returns: int) -> int:
+def blamed(written: int, returns: int, *, alone: bool) -> int:
     """Return how many crashes a message is blamed for, from what is written on it and how often it came back since.
 
-    The broker counts a return for everything a dead worker held, and for what is handed back as well. In company a
-    message is therefore blamed for no more than makes it a suspect. A suspect carries its count, written before it is
-    handled, alone: what comes back then died alone, once.
+    The broker counts a return for everything a dead worker held, and up to 4.2 for what is handed back as well. In
+    company a message is therefore blamed for no more than makes it a suspect; alone, for everything.
     """
-    if not returns:
-        return written
-    if written >= SUSPECT_CRASHES:
-        return written + 1
-    return min(written + returns, SUSPECT_CRASHES)
+    if alone:
+        return written + returns
+    return max(written, min(written + returns, SUSPECT_CRASHES))
 
 
 def seen(arrival: Arrival) -> Message:

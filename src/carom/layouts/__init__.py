@@ -11,11 +11,11 @@ from carom.layouts.shared import Shared
 
 __all__ = ["PerQueue", "Shared", "layout"]
 
-_LAYOUTS: dict[str, Callable[[str, str, tuple[Plan, ...]], Layout]] = {"shared": Shared, "per_queue": PerQueue}
+_LAYOUTS: dict[str, Callable[[str, str, tuple[Plan, ...], str], Layout]] = {"shared": Shared, "per_queue": PerQueue}
 
 
-def layout(name: str, namespace: str, exchange: str, plans: tuple[Plan, ...]) -> Layout:
-    """Return the layout of that name for these queues. Raises ConfigurationError or TopologyError."""
+def layout(name: str, namespace: str, exchange: str, plans: tuple[Plan, ...], app: str = "app") -> Layout:
+    """Return the layout of that name for these queues of an app. Raises ConfigurationError or TopologyError."""
     if name not in _LAYOUTS:
         raise ConfigurationError(f"no layout is called {name!r}: choose {' or '.join(sorted(_LAYOUTS))}")
-    return _LAYOUTS[name](namespace, exchange, plans)
+    return _LAYOUTS[name](namespace, exchange, plans, app)

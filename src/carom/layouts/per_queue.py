@@ -31,6 +31,7 @@ class PerQueue:
     namespace: str = "carom"
     exchange: str = "events"
     plans: tuple[Plan, ...] = ()
+    app: str = "app"
     topology: Topology = field(init=False)
     _delays: dict[str, tuple[int, ...]] = field(init=False, compare=False)
 
@@ -55,21 +56,36 @@ class PerQueue:
         """Return the queue's dead letter queue by its name."""
         return Address(DEFAULT_EXCHANGE, f"{queue}.dlq")
 
+    @property
+    def suspects(self) -> str:
+        """Return the app's queue of suspects."""
+        return f"{self.namespace}.suspects.{self.app}"
+
+    def suspect_address(self, queue: str) -> Address:  # noqa: ARG002 - the message says which queue it is for
+        """Return the queue of the suspects by its name."""
+        return Address(DEFAULT_EXCHANGE, self.suspects)
+
     def _delay(self, queue: str, delay_ms: int) -> str:
         return f"{queue}.delay_{text(delay_ms)}"
 
     def _topology(self) -> Topology:
         return Topology(
             exchanges=(Exchange(self.exchange, "topic", public=True),),
-            queues=tuple(queue for plan in self.plans for queue in self._queues(plan.queue)),
+            queues=(
+                *(queue for plan in self.plans for queue in self._queues(plan.queue)),
+                *(self._kept(self.suspects) if self.plans else ()),
+            ),
             bindings=tuple(Binding(self.exchange, plan.queue, key) for plan in self.plans for key in plan.keys),
         )
 
     def _queues(self, name: str) -> tuple[Queue, ...]:
-        dead = at_least_once(DEFAULT_EXCHANGE, f"{name}.dlq")
         back = at_least_once(DEFAULT_EXCHANGE, name)
+        delays = (quorum(self._delay(name, delay), message_ttl=delay, **back) for delay in self._delays[name])
+        return (*self._kept(name), *delays)
+
+    def _kept(self, name: str) -> tuple[Queue, ...]:
+        """Return a queue and that of its dead letters."""
         return (
-            quorum(name, delivery_limit=DELIVERY_LIMIT, **dead),
-            *(quorum(self._delay(name, delay), message_ttl=delay, **back) for delay in self._delays[name]),
+            quorum(name, delivery_limit=DELIVERY_LIMIT, **at_least_once(DEFAULT_EXCHANGE, f"{name}.dlq")),
             quorum(f"{name}.dlq", delivery_limit=UNLIMITED),
         )

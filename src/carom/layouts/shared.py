@@ -1,11 +1,13 @@
 """The default layout: one delay queue per distinct delay, shared by every queue of a namespace.
 
     events ──key──▶ billing.charge ──(broker-made deaths)──▶ carom.dead ──▶ billing.charge.dlq
-                       ▲                                          ▲
-      carom.return ────┘ key = the queue                          └── published by Carom, with the reason
+                       ▲                                         ▲   └─ nobody ─▶ carom.lost
+      carom.return ────┘ key = the queue                         └── published by Carom, with the reason
         ▲     └─ nobody ─▶ carom.lost
         │
       carom.delay.2s ◀── published by Carom, key = the queue to return to
+
+      carom.suspects.billing ◀── published by Carom, key = the queue whose handler is to see it alone
 
 Rule: a queue's own dead letter exchange is terminal; what comes back was published, confirmed and waited for.
 A retry reaches exactly the queue that failed, because the routing key carries its name through the delay.
@@ -39,6 +41,7 @@ class Shared:
     namespace: str = "carom"
     exchange: str = "events"
     plans: tuple[Plan, ...] = ()
+    app: str = "app"
     topology: Topology = field(init=False)
     _delays: tuple[int, ...] = field(init=False)
 
@@ -63,6 +66,15 @@ class Shared:
         """Return the exchange of dead letters."""
         return Address(f"{self.namespace}.dead", queue)
 
+    @property
+    def suspects(self) -> str:
+        """Return the app's queue of suspects."""
+        return f"{self.namespace}.suspects.{self.app}"
+
+    def suspect_address(self, queue: str) -> Address:
+        """Return the fanout of the suspects; the routing key is the queue they came from."""
+        return Address(self.suspects, queue)
+
     def _delay(self, delay_ms: int) -> str:
         return f"{self.namespace}.delay.{text(delay_ms)}"
 
@@ -70,33 +82,28 @@ class Shared:
         events = Exchange(self.exchange, "topic", public=True)
         if not self.plans:
             return Topology(exchanges=(events,))
-        dead, back, lost = (f"{self.namespace}.{role}" for role in ("dead", "return", "lost"))
-        delays = [self._delay(delay) for delay in self._delays]
         names = [plan.queue for plan in self.plans]
-        waiting = [
-            quorum(name, message_ttl=delay, **at_least_once(back))
-            for name, delay in zip(delays, self._delays, strict=True)
-        ]
+        delays = [self._delay(delay) for delay in self._delays]
+        dead, back, lost = (f"{self.namespace}.{role}" for role in ("dead", "return", "lost"))
         return Topology(
             exchanges=(
                 events,
-                Exchange(dead, "direct"),
+                Exchange(dead, "direct", alternate=lost),
                 Exchange(back, "direct", alternate=lost),
-                Exchange(lost, "fanout"),
-                *(Exchange(name, "fanout") for name in delays),
+                *(Exchange(name, "fanout") for name in (lost, self.suspects, *delays)),
             ),
             queues=(
                 *(self._main(name, dead) for name in names),
                 *(quorum(f"{name}.dlq", delivery_limit=UNLIMITED) for name in names),
-                *waiting,
+                *(quorum(self._delay(delay), message_ttl=delay, **at_least_once(back)) for delay in self._delays),
+                quorum(self.suspects, delivery_limit=DELIVERY_LIMIT, **at_least_once(dead)),
                 quorum(lost, delivery_limit=UNLIMITED),
             ),
             bindings=(
                 *(Binding(self.exchange, plan.queue, key) for plan in self.plans for key in plan.keys),
                 *(Binding(back, name, name) for name in names),
                 *(Binding(dead, f"{name}.dlq", name) for name in names),
-                *(Binding(name, name) for name in delays),
-                Binding(lost, lost),
+                *(Binding(name, name) for name in (lost, self.suspects, *delays)),
             ),
         )
 

@@ -34,6 +34,7 @@ from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
 from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
 from carom.runtime.surroundings import Surroundings
+from carom.runtime.suspects import Suspects
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Middleware)
@@ -99,6 +100,7 @@ class App:
         self._clock: Clock = RealClock()
         self._broker: Broker | None = None
         self._gate: Gate | None = None
+        self._suspects: Suspects | None = None
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -315,6 +317,9 @@ class App:
         try:
             if self._gate is not None:
                 self._gate.forget()
+            suspects, self._suspects = self._suspects, None
+            if suspects is not None:
+                await suspects.stop()
             await asyncio.gather(*(one.stop_taking() for one in consumers))
             abandoned = sum(await asyncio.gather(*(one.finish(grace_ms, self._hurry) for one in consumers)))
         finally:
@@ -357,7 +362,7 @@ class App:
 
     def _layout(self, plans: tuple[Plan, ...]) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own))
+        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
@@ -395,6 +400,9 @@ class App:
         if self._broker is not None:
             await self._broker.declare(self.topology, self._mode)
 
+    async def _settled(self) -> None:
+        await asyncio.gather(*(one.settled() for one in self.consumers))
+
     async def _consume(self, broker: Broker) -> None:
         gate = self._gate = Gate(self._clock)
         shared = Surroundings(
@@ -404,13 +412,18 @@ class App:
             gate=gate,
             notify=self.tell if self._observers else None,
             restore=self._restore,
+            settled=self._settled,
             middleware=tuple(self._middleware),
             host=socket.gethostname(),
         )
         own = [] if self._later is None else [later_listener(self._later, self._codecs, self._forward)]
         self.consumers = tuple(Consumer(one, shared) for one in (*self.listeners, *own))
-        for consumer in self.consumers:
-            await consumer.start()
+        if self.consumers:
+            self._suspects = Suspects({one.listener.queue: one for one in self.consumers}, shared)
+            await self._suspects.drain()
+            for consumer in self.consumers:
+                await consumer.start()
+            await self._suspects.start()
 
     def tell(self, event: object) -> None:
         """Call every observer with an event; for brokers that are made outside, to report what happens to them."""

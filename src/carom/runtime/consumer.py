@@ -23,13 +23,10 @@ from carom.core.message import Message
 from carom.core.outcome import Outcome
 from carom.core.settlement import (
     DONE,
-    Fate,
     Layout,
     Moment,
     Settlement,
     admit,
-    is_condemned,
-    is_suspect,
     put_back,
     settle,
 )
@@ -64,6 +61,7 @@ class Consumer:
         self._shared = shared
         self._plan = listener.plan
         self._counts = _counts_returns(listener.queue, shared.layout)
+        self._counts_suspects = _counts_returns(shared.layout.suspects, shared.layout)
         self._backlog: deque[Taken] = deque()
         self._suspects: deque[Taken] = deque()  # the one that waits to be alone
         self._late: deque[Taken] = deque()  # suspects that waited in vain, and for a place now
@@ -79,8 +77,8 @@ class Consumer:
         self._stop = asyncio.Event()
         self._threads = None if listener.handler.is_async else Threads(listener.concurrency, listener.queue)
         self._call = chain(self._innermost, shared.middleware)
-        self._intake = Intake(listener, shared, self.receive)
-        shared.gate.guard(self)
+        self._intake = Intake(listener.queue, listener.prefetch, shared, self.receive)
+        shared.gate.wake(self._pump)
 
     @property
     def busy(self) -> int:
@@ -106,7 +104,7 @@ class Consumer:
             self._hand_back(*self._backlog.popleft())
         for suspects in (self._suspects, self._late):
             while suspects:
-                self._set_aside(suspects.popleft(), "handed back")
+                self._put_back(*suspects.popleft())
 
     async def finish(self, grace_ms: int, hurry: asyncio.Event) -> int:
         """Wait for what runs, then interrupt it. Returns how many handlers could not be stopped."""
@@ -123,29 +121,42 @@ class Consumer:
 
     def receive(self, delivery: Delivery) -> None:
         """Take a delivery from the broker. Never raises: what cannot even be read becomes a dead letter."""
-        try:
-            taken = (delivery, self._read(delivery))
-        except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
-            _log.exception("a delivery from %s could not be read and is refused", self.listener.queue)
-            delivery.refuse()
-            return
-        if not self._is_alone(taken[1]):
+        taken = self._taken(delivery, counts=self._counts)
+        if taken is not None:
             self._backlog.append(taken)
             self._pump()
-        elif self._shared.gate.is_open and not self._stopping:
-            self._suspects.append(taken)
-            self._shared.gate.ask(self._start_suspect)
-        else:
-            self._set_aside(taken, "recounted")
+
+    def receive_alone(self, delivery: Delivery) -> None:
+        """Take a suspect. It starts when nothing else of this process runs, or has waited long enough for that."""
+        taken = self._taken(delivery, counts=self._counts_suspects, alone=True)
+        if taken is None:
+            return
+        if self._stopping:
+            self._put_back(*taken)
+            return
+        self._suspects.append(taken)
+        self._shared.gate.ask(self._start_suspect)
+
+    async def is_through(self, limit_ms: int) -> bool:
+        """Wait until nothing is in our hands; False when that took too long."""
+        patience = asyncio.ensure_future(self._shared.clock.sleep(limit_ms))
+        try:
+            while self.busy and not patience.done():
+                await asyncio.wait({*self._tasks, patience}, return_when=asyncio.FIRST_COMPLETED)
+            return not self.busy
+        finally:
+            patience.cancel()
 
     # -- taking and starting -------------------------------------------------------------------------------
 
-    def _read(self, delivery: Delivery) -> Arrival:
-        return wire.read(delivery.message, self.listener.queue, redelivered=delivery.redelivered, counts=self._counts)
-
-    def _is_alone(self, arrival: Arrival) -> bool:
-        """Tell whether it has to be handled alone: a suspect, unless it is about to become a dead letter."""
-        return arrival.crashes > 0 and is_suspect(arrival) and not is_condemned(arrival, self._plan)
+    def _taken(self, delivery: Delivery, *, counts: bool, alone: bool = False) -> Taken | None:
+        queue, again = self.listener.queue, delivery.redelivered
+        try:
+            return delivery, wire.read(delivery.message, queue, redelivered=again, counts=counts, alone=alone)
+        except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
+            _log.exception("a delivery from %s could not be read and is refused", queue)
+            delivery.refuse()
+            return None
 
     def _pump(self) -> None:
         if self._stopping:
@@ -165,33 +176,16 @@ class Consumer:
             elif not self._pump_batch(self.listener.batch):
                 return
 
-    def _set_aside(self, taken: Taken, fate: Fate) -> None:
-        """Put a suspect back behind the others of its queue, because another one is handled, or we stop.
-
-        In our hands it would be blamed for the other's crash. What is to be alone waits until it is gone.
-        """
+    def _put_back(self, delivery: Delivery, arrival: Arrival) -> None:
+        """Put a suspect that was not started back: a copy, because a return would be blamed on it."""
+        settlement = put_back(arrival, self._shared.layout)
+        work = self._conclude(delivery, arrival, wire.seen(arrival), settlement, time.perf_counter())
         self._shared.gate.enter()
-        self._spawn(self._put_back(*taken, fate))
-
-    async def _put_back(self, delivery: Delivery, arrival: Arrival, fate: Fate) -> None:
-        started = time.perf_counter()
-        await self._intake.rested()
-        await self._conclude(
-            delivery, arrival, wire.seen(arrival), put_back(arrival, self._shared.layout, fate), started
-        )
-
-    def rest(self) -> None:
-        """Take no more until the gate opens."""
-        self._intake.rest()
+        self._spawn(work)
 
     async def settled(self) -> None:
         """Return when the broker has everything that was settled."""
         await self._intake.settled()
-
-    def wake(self) -> None:
-        """Go on: the gate has opened."""
-        self._intake.wake()
-        self._pump()
 
     def _start_suspect(self) -> bool:
         """Start the suspect that waited longest, if it still waits and has a place; tell whether one was started."""
@@ -256,6 +250,8 @@ class Consumer:
     async def _handle(self, delivery: Delivery, arrival: Arrival) -> None:
         started = time.perf_counter()
         try:
+            if arrival.alone:  # were it to kill us at once, nothing that was settled must come back
+                await self._shared.settled()
             settlement = self._admit(arrival)
             message = wire.seen(arrival)
             if settlement is None:
@@ -455,7 +451,7 @@ class Consumer:
                 tell(events.Discarded, arrival, message, duration_ms=duration_ms, reason=done.reason)
             case "handed back":
                 tell(events.HandedBack, arrival, message)
-            case "waiting" | "recounted":
+            case "waiting" | "recounted" | "set apart":
                 tell(events.Postponed, arrival, message, delay_ms=done.delay_ms)
 
     async def _pause(self, wait_ms: int) -> None:

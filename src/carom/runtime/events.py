@@ -90,7 +90,7 @@ class HandedBack(Delivered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postponed(Delivered):
-    """The message went on waiting, or its crash count was written down; no attempt was counted."""
+    """The message went on waiting, its crash count was written down, or it was set apart; no attempt was counted."""
 
     delay_ms: int = 0
 

@@ -10,28 +10,13 @@ others may join it; one that has waited long for others, which may hang, joins t
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from carom.ports import Clock
 
 ALONE_MS = 10_000
 """How long a suspect runs alone, and how long it waits for that."""
-
-
-class Guarded(Protocol):
-    """What the gate asks of a consumer."""
-
-    def wake(self) -> None:
-        """Go on: the gate has opened."""
-
-    def rest(self) -> None:
-        """Take nothing more: a suspect is to be alone."""
-
-    async def settled(self) -> None:
-        """Return when the broker has everything that was settled."""
 
 
 class Gate:
@@ -41,11 +26,9 @@ class Gate:
         """Open."""
         self._clock = clock
         self._running = 0
-        self._entered = 0
         self._alone = False
         self._suspects: deque[Callable[[], bool]] = deque()
-        self._consumers: list[Guarded] = []
-        self._clearing: asyncio.Task[None] | None = None
+        self._consumers: list[Callable[[], None]] = []
         self._patience: Callable[[], None] | None = None
 
     @property
@@ -53,14 +36,13 @@ class Gate:
         """Tell whether an ordinary message may start now."""
         return not self._alone and not self._suspects
 
-    def guard(self, consumer: Guarded) -> None:
-        """Let a consumer rest while a suspect is alone, and wake it when the gate has opened."""
+    def wake(self, consumer: Callable[[], None]) -> None:
+        """Call this whenever the gate has opened."""
         self._consumers.append(consumer)
 
     def enter(self) -> None:
         """Count somebody who has started. Ask `is_open` first."""
         self._running += 1
-        self._entered += 1
 
     def leave(self) -> None:
         """Count somebody who has ended."""
@@ -71,46 +53,23 @@ class Gate:
     def ask(self, start: Callable[[], bool]) -> None:
         """Start a suspect as soon as it can be alone. It leaves like everybody else.
 
-        Every consumer rests first: what it held would be blamed for the suspect's crash. ``start`` tells whether it
-        has started one: by then the suspect may be gone, or have no place.
+        ``start`` tells whether it has started one: by then the suspect may be gone, or have no place.
         """
         self._suspects.append(start)
-        if self._patience is None:
-            self._be_patient()
-        for consumer in self._consumers:
-            consumer.rest()
         if self._running == 0:
             self._next()
+        elif self._patience is None:
+            self._be_patient()
 
     def forget(self) -> None:
-        """Forget suspects that have not been started: the app stops, and their consumers put them back."""
+        """Forget suspects that have not been started: the app stops, and their consumers hand them back."""
         self._suspects.clear()
         self._end_patience()
 
     def _next(self) -> None:
-        """Start the next suspect alone, or open. Nothing runs."""
-        self._alone = False
-        if not self._suspects:
-            self._end_patience()
-            self._open()
-        elif self._clearing is None:
-            self._clearing = asyncio.get_running_loop().create_task(self._clear())
-
-    async def _clear(self) -> None:
-        """Start the next suspect once nothing that was settled can come back, were it to kill us at once."""
-        seen = -1
-        try:
-            while self._running == 0 and self._entered != seen:  # whoever came and went meanwhile has settled too
-                seen = self._entered
-                for consumer in self._consumers:
-                    await consumer.settled()
-        finally:
-            self._clearing = None
-        if self._running == 0:
-            self._start_next()
-
-    def _start_next(self) -> None:
+        """Start the next suspect alone, or open."""
         self._end_patience()
+        self._alone = False
         while self._suspects:
             if self._suspects.popleft()():
                 self._running += 1
@@ -138,5 +97,5 @@ class Gate:
             self._patience = None
 
     def _open(self) -> None:
-        for consumer in self._consumers:
-            consumer.wake()
+        for wake in self._consumers:
+            wake()

@@ -1,4 +1,7 @@
-"""Surroundings: what the consumers of one app share. Values, handed to each of them at the start."""
+"""Surroundings: what the consumers of one app share.
+
+Rule: handed to each of them when it is made, and never changed.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ class Surroundings:
     gate: Gate
     notify: Notify | None
     restore: Callable[[], Awaitable[None]]
+    settled: Callable[[], Awaitable[None]]
     middleware: tuple[Middleware, ...] = ()
     host: str = ""
     backoff: Backoff = field(default_factory=Backoff)

@@ -45,8 +45,8 @@ class Harness:
         virtual time go on without it. Only a handler that hangs costs it.
         """
         self.app = app
-        self.clock = VirtualClock()
-        self.broker = MemoryBroker(self.clock, app.tell)
+        self.clock: VirtualClock = VirtualClock()
+        self.broker: MemoryBroker = MemoryBroker(self.clock, app.tell)
         self.events: list[object] = []
         self._patience = milliseconds(patience) / 1000
         self._hanging = 0

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pika import exceptions, spec
 from pika.channel import Channel
 
-from carom.brokers.rabbitmq.channels import Rpc, answer, open_channel, translated
+from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.content import decode
 from carom.brokers.rabbitmq.frames import Connection
 from carom.core.message import Message
@@ -170,7 +170,6 @@ class RabbitSubscription:
         self._receive = receive
         self._prefetch = prefetch
         self._ended = ended
-        self._settling: Channel | None = None
         self._rpc: Rpc | None = None
         self._acks: Acks | None = None
         self._tag = ""
@@ -198,10 +197,13 @@ class RabbitSubscription:
         if self.is_over:  # it was cancelled meanwhile: the server must not go on delivering
             rpc.close()
             return
-        self._rpc, self._acks, self._tag, self._settling = rpc, acks, tag, channel
+        self._rpc, self._acks, self._tag = rpc, acks, tag
 
     async def cancel(self) -> None:
-        """Stop taking messages; what is in our hands stays valid."""
+        """Stop taking messages; what is in our hands stays valid, and what is on its way is received still.
+
+        It is not handed back here: up to 4.2 a broker counts that as it counts a crash.
+        """
         self.is_over = True
         rpc, acks, tag = self._rpc, self._acks, self._tag
         self._rpc = None
@@ -215,17 +217,12 @@ class RabbitSubscription:
 
     async def settled(self) -> None:
         """Return when the broker has everything that was settled: it answers on a channel in order."""
-        channel, acks = self._settling, self._acks
-        if channel is None or acks is None:
+        rpc, acks = self._rpc, self._acks
+        if rpc is None or acks is None or not rpc.channel.is_open:
             return
         acks.flush()
-        if channel.is_open:
-            with suppress(BrokerError):  # the channel went meanwhile: the broker has taken back what was not settled
-                await Rpc(channel).ask(channel.basic_qos, prefetch_count=self._prefetch)
-        elif channel.is_closing:
-            closed = asyncio.get_running_loop().create_future()
-            channel.add_on_close_callback(lambda _channel, _error: answer(closed, None))
-            await closed
+        with suppress(BrokerError):  # the channel went meanwhile: the broker has taken back what was not settled
+            await rpc.ask(rpc.channel.basic_qos, prefetch_count=self._prefetch)
 
     def end(self, reason: str) -> None:
         """It cannot go on: say so."""
@@ -238,7 +235,7 @@ class RabbitSubscription:
     def _on_delivery(self, acks: Acks, _channel: Channel, method: Any, properties: bytes, body: bytes) -> None:
         acks.take(method.delivery_tag)
         delivery = RabbitDelivery(self.queue, acks, method, properties, body)
-        if self.is_over:
+        if self.is_over and self._acks is not acks:  # cancelled before it had begun: nobody expects anything
             delivery.hand_back()
         elif is_readable(delivery):
             guarded(self._receive, delivery)
