@@ -99,7 +99,6 @@ class App:
         self._codecs: Registry = standard()
         self._clock: Clock = RealClock()
         self._broker: Broker | None = None
-        self._gate: Gate | None = None
         self._suspects: Suspects | None = None
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
@@ -315,8 +314,6 @@ class App:
         if began:
             self.tell(events.Stopping(app=self.name, running=sum(one.running for one in consumers)))
         try:
-            if self._gate is not None:
-                self._gate.forget()
             suspects, self._suspects = self._suspects, None
             if suspects is not None:
                 await suspects.stop()
@@ -404,12 +401,11 @@ class App:
         await asyncio.gather(*(one.settled() for one in self.consumers))
 
     async def _consume(self, broker: Broker) -> None:
-        gate = self._gate = Gate(self._clock)
         shared = Surroundings(
             broker=broker,
             layout=self.layout,
             clock=self._clock,
-            gate=gate,
+            gate=Gate(self._clock),
             notify=self.tell if self._observers else None,
             restore=self._restore,
             settled=self._settled,

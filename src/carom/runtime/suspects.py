@@ -55,7 +55,8 @@ class Suspects:
         await self._intake.start()
 
     async def stop(self) -> None:
-        """Take no more."""
+        """Take no more; who waits to be alone will not be."""
+        self._shared.gate.forget()
         await self._intake.stop()
         for sending in tuple(self._sending):
             sending.cancel()
