@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from types import TracebackType
 from typing import TypeAlias
 
@@ -123,7 +124,13 @@ def describe(error: BaseException) -> Description:
     Costs what the error's own ``str()`` costs, a walk along its traceback, and a look into the cache of source
     lines for at most ``FRAMES + RELATED * RELATED_FRAMES`` frames. When the trace is cut, its end is kept.
     """
-    return Description(named(error), _text(error, ERROR_LIMIT), _trace(error))
+    kind, words = named(error), worded(error)
+    return Description(kind, words, _trace(error, _headline(kind, words)))
+
+
+def worded(error: BaseException) -> str:
+    """Return what an error says, cut to what a header may hold. Never raises."""
+    return _text(error, ERROR_LIMIT)
 
 
 def named(error: BaseException) -> str:
@@ -133,7 +140,11 @@ def named(error: BaseException) -> str:
 
 def headline(error: BaseException) -> str:
     """Return an error as the last line of a traceback says it, cut to a few hundred bytes. Never raises."""
-    return f"{named(error)}: {_text(error, _HEADLINE_LIMIT)}".removesuffix(": ")
+    return _headline(named(error), _text(error, _HEADLINE_LIMIT))
+
+
+def _headline(kind: str, words: str) -> str:
+    return f"{kind}: {clip(words, _HEADLINE_LIMIT)}".removesuffix(": ")
 
 
 def _text(error: BaseException, limit: int) -> str:
@@ -160,11 +171,11 @@ def _members(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, .
     return members
 
 
-def _trace(error: BaseException) -> str:
+def _trace(error: BaseException, head: str) -> str:
     try:
-        lines = list(_lines(error))
+        lines = [*_lines(error), head]
     except BaseException:  # noqa: BLE001 - attributes of the error or a source loader: theirs to raise, not to stop us
-        return f"(no trace can be had of this error)\n{headline(error)}"
+        return f"(no trace can be had of this error)\n{head}"
     kept: deque[str] = deque()
     room = TRACE_LIMIT - len("…\n")
     for line in reversed(lines):
@@ -185,7 +196,6 @@ def _lines(error: BaseException) -> Iterator[str]:
         yield link
         yield ""
     yield from _frames(error, FRAMES)
-    yield headline(error)
 
 
 def _related(error: BaseException) -> Iterator[tuple[BaseException, str]]:
@@ -215,7 +225,12 @@ def _frames(error: BaseException, limit: int) -> Iterator[str]:
         place = place.tb_next
     for step in inner:
         code = step.tb_frame.f_code
-        yield clip(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_qualname}', _LINE_LIMIT)
-        source = linecache.getline(code.co_filename, step.tb_lineno or 0, step.tb_frame.f_globals).strip()
-        if source:
-            yield clip(f"    {source}".replace("\0", "\\x00"), _LINE_LIMIT)
+        linecache.lazycache(code.co_filename, step.tb_frame.f_globals)
+        yield from _place(code.co_filename, step.tb_lineno or 0, code.co_qualname)
+
+
+@lru_cache(maxsize=1024)  # the same few places fail again and again
+def _place(file: str, line: int, function: str) -> tuple[str, ...]:
+    told = clip(f'  File "{file}", line {line}, in {function}', _LINE_LIMIT)
+    source = linecache.getline(file, line).strip()
+    return (told, clip(f"    {source}".replace("\0", "\\x00"), _LINE_LIMIT)) if source else (told,)

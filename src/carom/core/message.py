@@ -147,6 +147,8 @@ def clip(value: str, limit: int) -> str:
 
     Costs what is kept, not what is given.
     """
+    if len(value) <= limit and value.isascii():
+        return value
     data = value[: limit + 1].encode("utf-8", errors="backslashreplace")
     if len(data) <= limit:
         return data.decode()
@@ -163,7 +165,7 @@ def weight(value: object) -> int:
     while todo and total < _WEIGHED:
         item = todo.pop()
         if isinstance(item, str):
-            total += 5 + len(item.encode("utf-8", errors="backslashreplace"))
+            total += 5 + (len(item) if item.isascii() else len(item.encode("utf-8", errors="backslashreplace")))
         elif isinstance(item, bytes | bytearray):
             total += 5 + len(item)
         elif isinstance(item, Mapping):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from carom.core import wire
-from carom.core.classify import Classification, describe
+from carom.core.classify import Classification, describe, worded
 from carom.core.durations import LONGEST_MS
 from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
 from carom.core.outcome import Discard, Done, Failed, Outcome, Reject, Retry
@@ -248,4 +248,6 @@ def _note(moment: Moment, reason: str, error: BaseException | None, why: object 
 
 def _said(reason: object) -> str:
     """Write down the reason a handler gave: it is told to be text, and may be anything."""
-    return describe(Asked(reason)).text
+    if type(reason) is str and not reason:
+        return ""
+    return worded(Asked(reason))

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from carom.core.message import Message
@@ -40,11 +41,17 @@ _DECIMAL = struct.Struct(">cBi")
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogateescape")
 
 
 def _data(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape")
 
 
 class Seconds(int):
@@ -107,11 +114,17 @@ def _short(text: str) -> bytes:
     return _U8.pack(len(data)) + data
 
 
+@lru_cache(maxsize=1024)
+def _name(text: str) -> bytes:
+    """Return the name of a header, which is one of a few."""
+    return _short(text)
+
+
 def _write_table(into: bytearray, table: Mapping[str, object], depth: int) -> None:
     place = len(into)
     into += b"\0\0\0\0"
     for key, value in table.items():
-        into += _short(key)
+        into += _name(key)
         _write(into, value, depth)
     _U32.pack_into(into, place, len(into) - place - 4)
 
