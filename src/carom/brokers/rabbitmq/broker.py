@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from carom.brokers.rabbitmq import declaring
+from carom.brokers.rabbitmq import declaring, versions
 from carom.brokers.rabbitmq.address import Address, parse
 from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.connection import Link
@@ -99,8 +99,13 @@ class RabbitBroker:
         await asyncio.gather(self._in.close(), self._out.close())
 
     async def declare(self, topology: Topology, mode: Mode = "apply") -> None:
-        """Make the topology exist, or compare it. Raises TopologyMismatch, NotPermitted or BrokerError."""
+        """Make the topology exist, or compare it.
+
+        Raises TopologyMismatch, Unsupported, NotPermitted or BrokerError.
+        """
         async with self._questions() as questions:
+            if mode != "ignore":
+                versions.check(topology, self.server_version)
             if mode == "apply":
                 await declaring.apply(questions, topology)
             elif mode == "verify":
