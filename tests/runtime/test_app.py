@@ -28,7 +28,7 @@ async def fine(order): ...
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"database": "sqlite://"}, "not available in this version"),
+        ({"database": "postgres"}, "no address of a database"),
         ({"topology": "destroy"}, "is not one of apply, verify, ignore"),
         ({"exchange": ""}, "exchange=''"),
         ({"exchange": "amq.topic"}, "does not begin with 'amq.'"),
