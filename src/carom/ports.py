@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from carom.core.durations import Duration
     from carom.core.effects import PublishResult
-    from carom.core.lint import ServerFacts
+    from carom.core.lint import Inventory, ServerFacts
     from carom.core.message import Message
     from carom.core.relaying import Backlog, Entry, Held, Mark, Row, State
     from carom.core.topology import Topology
@@ -134,6 +134,14 @@ class Inspectable(Protocol):
 
     async def inspect(self, queues: Sequence[str]) -> ServerFacts:
         """Return what the server says of itself and of these queues."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """A server that can be asked for everything in it."""
+
+    async def observe(self) -> Inventory:
+        """Return exchanges, queues, bindings and policies. Raises ConfigurationError where nobody can be asked."""
 
 
 @dataclass(frozen=True, slots=True)

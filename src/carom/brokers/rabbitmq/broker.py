@@ -23,7 +23,7 @@ from carom.brokers.rabbitmq.management import Management
 from carom.brokers.rabbitmq.publishing import Publishing
 from carom.brokers.rabbitmq.taking import Taker
 from carom.core.effects import PublishResult
-from carom.core.lint import QueueFacts, ServerFacts
+from carom.core.lint import Inventory, QueueFacts, ServerFacts
 from carom.core.message import Message
 from carom.core.topology import Topology
 from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
@@ -153,6 +153,10 @@ class RabbitBroker:
             policy = await management.queue_policy(queue) if answers and depth is not None else None
             found[queue] = None if depth is None else QueueFacts(depth.ready, depth.consumers, policy)
         return ServerFacts(self.server_version, await self._alarm(), answers, found)
+
+    async def observe(self) -> Inventory:
+        """Return everything in the vhost, from the management API."""
+        return await Management(self._address()).observe()
 
     def drop_connections(self) -> None:
         """Cut both connections as a failing network would, for tests; they are restored."""
