@@ -181,6 +181,10 @@ class App:
         """Return how this app's retries are laid out on the broker."""
         return self._layout(self._plans())
 
+    def in_layout(self, name: str) -> Layout:
+        """Return how its retries would be laid out in the layout of that name."""
+        return self._layout(self._plans(), name)
+
     @property
     def topology(self) -> Topology:
         """Return everything this app needs to exist on the broker."""
@@ -357,9 +361,9 @@ class App:
     async def _forward(self, message: Message) -> None:
         await self._publisher.publish((message,))
 
-    def _layout(self, plans: tuple[Plan, ...]) -> Layout:
+    def _layout(self, plans: tuple[Plan, ...], name: str | None = None) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
