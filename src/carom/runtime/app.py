@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from carom import adapters
 from carom.codecs import Registry, standard
 from carom.core.durations import Duration, milliseconds
-from carom.core.message import Headers, Message
+from carom.core.message import Headers, Message, fits
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
@@ -446,9 +446,9 @@ class App:
 
 
 def _check_name(what: str, value: object) -> None:
-    if not isinstance(value, str) or not 0 < len(value.encode()) <= _NAME_LIMIT or value.startswith("amq."):
+    if not isinstance(value, str) or not value or not fits(value, _NAME_LIMIT) or value.startswith("amq."):
         raise ConfigurationError(
-            f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes that does not begin with 'amq.'"
+            f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes in UTF-8 that does not begin with 'amq.'"
         )
 
 
