@@ -54,7 +54,7 @@ def test_text_tells_what_listens_and_what_becomes_of_failures(shown):
     ):
         assert line in found.stdout.splitlines()
     assert "batches of 10" in found.stdout
-    assert "| 3 (retry 2) | 5s " in found.stdout
+    assert "| 3 (2nd retry) | 5s " in found.stdout
     assert "secret" not in found.output
 
 
