@@ -34,6 +34,7 @@ async def fine(order): ...
         ({"exchange": "amq.topic"}, "does not begin with 'amq.'"),
         ({"namespace": "n" * 201}, "a name of 1 to 200 bytes"),
         ({"name": None}, "name=None"),
+        ({"name": "n\ud800"}, "bytes in UTF-8"),
         ({"layout": "spiral"}, "no layout is called 'spiral'"),
         ({"grace": "soon"}, "not a duration"),
     ],

@@ -19,6 +19,7 @@ EXCHANGE = "carom-exchange"
 KEY = "carom-key"
 WAIT = "carom-wait"
 CRASHES = "carom-crashes"
+DEATHS = "carom-deaths"
 FIRST_FAILED_AT = "carom-first-failed-at"
 FAILED_AT = "carom-failed-at"
 ERROR_TYPE = "carom-error-type"
@@ -101,7 +102,7 @@ def count(value: object, *, least: int = 0) -> int:
 
 def name(value: object) -> str:
     """Read a name, key or id defensively: anything but a short string is empty."""
-    return value if isinstance(value, str) and _fits(value, NAME_LIMIT) else ""
+    return value if isinstance(value, str) and fits(value, NAME_LIMIT) else ""
 
 
 def trail(headers: Headers) -> tuple[str, ...]:
@@ -109,9 +110,7 @@ def trail(headers: Headers) -> tuple[str, ...]:
     value = headers.get(TRAIL)
     if not isinstance(value, list | tuple):
         return ()
-    return tuple(
-        item for item in value[-TRAIL_LIMIT:] if isinstance(item, str) and item and _fits(item, TRAIL_ID_LIMIT)
-    )
+    return tuple(item for item in value[-TRAIL_LIMIT:] if isinstance(item, str) and item and fits(item, TRAIL_ID_LIMIT))
 
 
 def crashes(headers: Headers, *, redelivered: bool, counts: bool = True) -> int:
@@ -155,6 +154,16 @@ def clip(value: str, limit: int) -> str:
     return data[: limit - 3].decode("utf-8", errors="ignore") + "…"
 
 
+def fits(text: str, limit: int) -> bool:
+    """Tell whether text can be written in UTF-8 within a limit in bytes; a lone surrogate cannot."""
+    if len(text) > limit:
+        return False
+    try:
+        return len(text.encode()) <= limit
+    except UnicodeEncodeError:
+        return False
+
+
 def weight(value: object) -> int:
     """Return about how many bytes a header value takes on the wire, never less than it does.
 
@@ -186,13 +195,3 @@ def _is_count(value: object) -> bool:
 def _is_stripped(key: object) -> bool:
     # Some clients hand on a name that is no UTF-8 as bytes; it belongs to the user like any other.
     return key in _STRIPPED or (isinstance(key, str) and key.startswith(_STRIPPED_PREFIXES))
-
-
-def _fits(text: str, limit: int) -> bool:
-    """Tell whether text can be written in UTF-8 within a limit in bytes; a lone surrogate cannot."""
-    if len(text) > limit:
-        return False
-    try:
-        return len(text.encode()) <= limit
-    except UnicodeEncodeError:
-        return False

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from carom import adapters
 from carom.codecs import Registry, standard
 from carom.core.durations import Duration, milliseconds
-from carom.core.message import Message
+from carom.core.message import Message, fits
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
@@ -182,6 +182,10 @@ class App(Announcing):
     def layout(self) -> Layout:
         """Return how this app's retries are laid out on the broker."""
         return self._layout(self._plans())
+
+    def in_layout(self, name: str) -> Layout:
+        """Return how its retries would be laid out in the layout of that name."""
+        return self._layout(self._plans(), name)
 
     @property
     def topology(self) -> Topology:
@@ -361,9 +365,9 @@ class App(Announcing):
     async def _forward(self, message: Message) -> None:
         await self._publisher.publish((message,))
 
-    def _layout(self, plans: tuple[Plan, ...]) -> Layout:
+    def _layout(self, plans: tuple[Plan, ...], name: str | None = None) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
@@ -458,9 +462,9 @@ def _database(given: object, known: Database | None = None) -> Database | None:
 
 def _check_names(**names: object) -> None:
     for what, value in names.items():
-        if not isinstance(value, str) or not 0 < len(value.encode()) <= _NAME_LIMIT or value.startswith("amq."):
+        if not isinstance(value, str) or not value or not fits(value, _NAME_LIMIT) or value.startswith("amq."):
             raise ConfigurationError(
-                f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes that does not begin with 'amq.'"
+                f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes in UTF-8 that does not begin with 'amq.'"
             )
 
 
