@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from carom.core.lint import Inventory, ServerFacts
     from carom.core.message import Message
     from carom.core.relaying import Backlog, Entry, Held, Mark, Row, State
-    from carom.core.topology import Topology
+    from carom.core.topology import Binding, Topology
 
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
 """``apply`` declares what is missing, ``verify`` only compares, ``ignore`` does nothing."""
@@ -142,6 +142,23 @@ class Observable(Protocol):
 
     async def observe(self) -> Inventory:
         """Return exchanges, queues, bindings and policies. Raises ConfigurationError where nobody can be asked."""
+
+
+@runtime_checkable
+class Changeable(Observable, Protocol):
+    """A broker from which things can be taken away. What is gone already is no error."""
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+
+    async def remove_queue(self, queue: str) -> None:
+        """Remove a queue, whatever is in it: whoever asks has made sure that nothing is."""
+
+    async def remove_exchange(self, exchange: str) -> bool:
+        """Remove an exchange to which nothing is bound; tell whether it is gone."""
+
+    async def held(self, queues: Iterable[str]) -> dict[str, int | None]:
+        """Return how many messages queues hold, in whose hands ever, as it was some seconds ago; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from carom.brokers.rabbitmq import declaring, versions
+from carom.brokers.rabbitmq import changing, declaring, versions
 from carom.brokers.rabbitmq.address import Address, parse
 from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.connection import Link
@@ -25,7 +25,7 @@ from carom.brokers.rabbitmq.taking import Taker
 from carom.core.effects import PublishResult
 from carom.core.lint import Inventory, QueueFacts, ServerFacts
 from carom.core.message import Message
-from carom.core.topology import Topology
+from carom.core.topology import Binding, Topology
 from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from carom.ports import (
     BrokerEvent,
@@ -157,6 +157,26 @@ class RabbitBroker:
     async def observe(self) -> Inventory:
         """Return everything in the vhost, from the management API."""
         return await Management(self._address()).observe()
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+        async with self._questions() as questions:
+            await changing.unbind(questions, binding)
+
+    async def remove_queue(self, queue: str) -> None:
+        """Remove a queue, whatever is in it."""
+        async with self._questions() as questions:
+            await changing.remove_queue(questions, queue)
+
+    async def remove_exchange(self, exchange: str) -> bool:
+        """Remove an exchange to which nothing is bound; tell whether it is gone."""
+        async with self._questions() as questions:
+            return await changing.remove_exchange(questions, exchange)
+
+    async def held(self, queues: Iterable[str]) -> dict[str, int | None]:
+        """Return how many messages queues hold, ready or in somebody's hands, some seconds ago."""
+        management = Management(self._address())
+        return {queue: await management.held(queue) for queue in queues}
 
     def drop_connections(self) -> None:
         """Cut both connections as a failing network would, for tests; they are restored."""

@@ -73,6 +73,10 @@ class Management:
             )
         return await self._api.observe(self._address.vhost)
 
+    async def held(self, queue: str) -> int | None:
+        """Return how many messages a queue has, as it was some seconds ago; None when nobody knows."""
+        return None if self._api is None else await self._api.held(self._address.vhost, queue)
+
     async def _get(self, path: str) -> Any:
         if self._api is None:
             return None
