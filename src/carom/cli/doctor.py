@@ -13,13 +13,12 @@ import click
 import msgspec
 
 from carom import adapters
+from carom.cli.connecting import at
 from carom.cli.loading import load
 from carom.cli.options import FromFile, app_dir_option, broker_option, option, speaking
 from carom.cli.output import DRIFT, OK, Output, shown
 from carom.core.lint import Finding, Inventory, Level, definitions, review, version_of, worst
 from carom.errors import ConfigurationError
-from carom.runtime.app import App
-from carom.runtime.clock import RealClock
 from carom.runtime.doctor import examine
 
 _MARKS = {Level.FINE: "ok", Level.NOTE: "note", Level.WARNING: "warning", Level.ERROR: "ERROR"}
@@ -62,7 +61,7 @@ def doctor(
         if upgrade_to:
             raise click.UsageError("--upgrade-to goes with --definitions or --management")
         app_ = load(app, app_dir)
-        findings = asyncio.run(_look(app_, broker or app_.address))
+        findings = asyncio.run(at(app_, broker, lambda there: examine(app_, there)))
     elif management is not None:
         findings = _reviewed(asyncio.run(adapters.management(management).observe()), upgrade_to)
     else:
@@ -88,17 +87,6 @@ def _read(file: BinaryIO) -> Inventory:
         raise ConfigurationError(f"{file.name} is no JSON: {error}") from error
     except OSError as error:
         raise ConfigurationError(f"{file.name} cannot be read: {error}") from error
-
-
-async def _look(app: App, address: object) -> tuple[Finding, ...]:
-    if not isinstance(address, str):
-        raise click.UsageError("this app was given a broker object: say --broker URL")
-    broker = adapters.broker(address, RealClock(), lambda _event: None)
-    await broker.open()
-    try:
-        return await examine(app, broker)
-    finally:
-        await broker.close()
 
 
 def _lines(findings: Iterable[Finding], *, every: bool) -> Iterator[str]:

@@ -15,6 +15,7 @@ from carom.cli import definitions
 from carom.cli.output import shown
 from carom.core.drift import Drift, drift
 from carom.core.lint import Finding, Inventory, Level, review
+from carom.core.migration import is_stand_in
 from carom.core.topology import Argument, Binding, Change, Topology
 from carom.errors import BrokerUnavailable, ConfigurationError, NotPermitted, TopologyMismatch
 from carom.ports import Broker, Observable
@@ -53,10 +54,15 @@ async def compare(app: App, layout: str | None, broker: Broker, once: Sequence[s
             return Compared(said=tuple(mismatch.differences), known=False)
         return Compared(known=False)
     (vhost,) = seen.vhosts
+    begun = tuple(
+        f"queue {one.name!r} stands in for another: a migration was begun and goes on when it is run again"
+        for one in vhost.queues
+        if is_stand_in(one.name)
+    )
     others = [app.in_layout(name).topology for name in (*OURS, *once)]
     findings = review(seen, only=[queue.name for queue in wanted.queues])
     policed = tuple(one for one in findings if one.code in POLICED and one.level >= Level.WARNING)
-    return Compared(drift(wanted, vhost, others), policies=policed)
+    return Compared(drift(wanted, vhost, others), begun, policed)
 
 
 async def observed(broker: Broker) -> Inventory | None:

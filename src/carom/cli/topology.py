@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import cast
 
 import click
 
-from carom import adapters
 from carom.cli import drifting
+from carom.cli.connecting import at
 from carom.cli.definitions import exported, listener_written, written
 from carom.cli.graphs import dot, mermaid
 from carom.cli.loading import load
+from carom.cli.migrating import migrate
 from carom.cli.options import app_dir_option, broker_option, option, speaking
 from carom.cli.output import DRIFT, OK, PARTLY, Output, as_json, shown
 from carom.cli.picture import picture
@@ -27,8 +27,6 @@ from carom.ports import Broker
 from carom.runtime.app import App
 from carom.runtime.clearing import clear
 from carom.runtime.clock import RealClock
-
-T = TypeVar("T")
 
 
 @click.group(short_help="Show, compare, make or change what an app needs on its broker.")
@@ -193,19 +191,6 @@ def grants_(
     out.data("\n".join(shown(line) for line in lines), value)
 
 
-async def at(app: App, given: str | None, do: Callable[[Broker], Awaitable[T]]) -> T:
-    """Do something at the broker of an app, or at another one that was given."""
-    address = given or app.address
-    if not isinstance(address, str):
-        raise click.UsageError("this app was given a broker object: say --broker URL")
-    broker = adapters.broker(address, RealClock(), lambda _event: None)
-    await broker.open()
-    try:
-        return await do(broker)
-    finally:
-        await broker.close()
-
-
 async def _cleared(out: Output, app: App, broker: Broker, once: tuple[str, ...]) -> tuple[str, ...]:
     compared = await drifting.compare(app, None, broker, once)
     if not compared.known:
@@ -214,3 +199,6 @@ async def _cleared(out: Output, app: App, broker: Broker, once: tuple[str, ...])
             "?management=http://host:15672 in the broker's URL"
         )
     return (*compared.drift.stays, *await clear(broker, compared.drift.leftovers, RealClock(), out.say))
+
+
+topology.add_command(migrate)
