@@ -28,6 +28,7 @@ async def fine(order): ...
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"broker": None}, "broker=None is no broker: say a URL"),
         ({"database": "sqlite://"}, "not available in this version"),
         ({"topology": "destroy"}, "is not one of apply, verify, ignore"),
         ({"exchange": ""}, "exchange=''"),

@@ -80,6 +80,10 @@ class App:
             raise ConfigurationError("database= is not available in this version of Carom: there is no store yet")
         if topology not in _MODES:
             raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
+        if not isinstance(broker, str) and not hasattr(broker, "publish"):
+            raise ConfigurationError(
+                f"broker={broker!r} is no broker: say a URL such as 'amqp://guest:guest@localhost/' or 'embedded://'"
+            )
         for what, value in (("exchange", exchange), ("namespace", namespace), ("name", name)):
             _check_name(what, value)
         self.name = name
