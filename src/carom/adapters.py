@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 from carom.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from carom.ports import Broker, Clock, Observer, Report
+    from collections.abc import Callable
+
+    from carom.ports import Broker, Clock, Database, Observer, Report, Store
 
 _BROKERS = {
     "embedded": "carom.brokers.embedded",
@@ -29,6 +31,11 @@ def broker(url: str, clock: Clock, report: Report) -> Broker:
         known = ", ".join(f"{name}://" for name in _BROKERS)
         raise ConfigurationError(f"no broker answers to {scheme or url!r}; this version knows {known}")
     return cast("Broker", import_module(module).connect(url, clock, report))
+
+
+def store(database: Database, now_ms: Callable[[], int] | None = None) -> Store:
+    """Return the store on a database, not yet open. ``now_ms`` is a test's clock, for SQLite alone."""
+    return cast("Store", import_module("carom.stores").connect(database, now_ms))
 
 
 def logging_observer() -> Observer:

@@ -8,6 +8,9 @@
     ├── DecodeError               a body is not what the handler was promised
     ├── HandlerTimeout            a handler did not end within its time (also a TimeoutError)
     ├── BatchFailure              raised by a batch handler: which of its messages failed
+    ├── StoreError
+    │   ├── DatabaseUnavailable   nobody answers, or the connection was lost
+    │   └── SchemaMismatch        the tables are not those this version needs
     └── BrokerError
         ├── BrokerUnavailable     nobody answers, or the connection was lost
         ├── NotPermitted          the broker knows us and says no
@@ -76,6 +79,18 @@ class BatchFailure(CaromError):
         """Map the index of each failed message in the batch to its error."""
         self.errors: dict[int, BaseException] = dict(errors)
         super().__init__(f"{len(self.errors)} of the batch failed, at {sorted(self.errors)}")
+
+
+class StoreError(CaromError):
+    """The database, or the way to it, did not do what was asked."""
+
+
+class DatabaseUnavailable(StoreError):
+    """Nobody answers at the database's address, or the connection was lost while waiting."""
+
+
+class SchemaMismatch(StoreError):
+    """The tables are missing, older or newer than this version of Carom needs; the text says which, and what to run."""
 
 
 class BrokerError(CaromError):

@@ -5,14 +5,18 @@ Rule: expected answers are values, what the caller did not ask for is an excepti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from carom.core.durations import Duration
     from carom.core.effects import PublishResult
     from carom.core.lint import ServerFacts
     from carom.core.message import Message
+    from carom.core.relaying import Backlog, Entry, Held, Mark, Row, State
     from carom.core.topology import Topology
 
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
@@ -130,6 +134,168 @@ class Inspectable(Protocol):
 
     async def inspect(self, queues: Sequence[str]) -> ServerFacts:
         """Return what the server says of itself and of these queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database and how Carom uses it.
+
+    ``url`` is an address or an engine of SQLAlchemy's, synchronous or not. ``schema`` and ``prefix`` are where the
+    tables are and how their names begin. ``keep_sent`` is how long a row stays in the outbox after it was published,
+    and nothing deletes it at once; ``keep_seen`` is how long the inbox remembers what was handled, and has to exceed
+    the longest ladder of retries plus ``replay_window``, the time in which people send dead letters again.
+    ``tables`` is whether to create what is missing when an app starts, only to verify it, or to ignore it.
+    """
+
+    url: object
+    schema: str | None = None
+    prefix: str = "carom_"
+    keep_sent: Duration = 0
+    keep_seen: Duration = "14d"
+    replay_window: Duration = "7d"
+    tables: Mode = "apply"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Proof of leadership: whoever leads next has a higher epoch, and what an older one marks is not done."""
+
+    holder: str
+    epoch: int
+
+
+class Outbox(Protocol):
+    """A table of messages that were promised in committed transactions.
+
+    The three ways in write a row and nothing else: no commit, no rollback, no connection of their own.
+    """
+
+    def add(self, session: object, entries: Sequence[Entry]) -> None:
+        """Add rows to the unit of work of a `Session` or `AsyncSession`. No I/O."""
+
+    async def write(self, connection: object, entries: Sequence[Entry]) -> None:
+        """Insert rows through an asynchronous driver's connection; raises ConfigurationError outside a transaction."""
+
+    def write_now(self, connection: object, entries: Sequence[Entry]) -> None:
+        """Insert rows through a synchronous driver's connection; raises ConfigurationError outside a transaction."""
+
+    async def lead(self, holder: str, ttl_ms: int) -> Lease | None:
+        """Become the leader, or stay it; None when somebody else is. The time is the database's."""
+
+    async def resign(self, lease: Lease) -> None:
+        """Stop being the leader, so that another need not wait for the lease to end."""
+
+    async def release(self) -> int | None:
+        """Let rows whose time has come be claimed; return how long until the next one's, None when none waits."""
+
+    async def claim(self, limit: int, without: Collection[int]) -> Sequence[Row]:
+        """Return rows that can be published now, in the order they were written, except those in flight already.
+
+        A row whose ordering key has an earlier one that waits after a failure cannot.
+        """
+
+    async def mark(self, lease: Lease, marks: Sequence[Mark]) -> bool:
+        """Write down what became of rows, all at once; False, and nothing is written, when the lease is another's."""
+
+    def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Call ``wake`` whenever rows may have come, where the database can tell.
+
+        A connection lost meanwhile is asked for again; ``wake`` is called when it is back. Waking is a hint: whoever
+        waits also looks from time to time.
+        """
+
+    async def backlog(self) -> Backlog:
+        """Count what is in it."""
+
+    async def find(self, states: Collection[State], limit: int) -> Sequence[Held]:
+        """Return rows in these states, oldest first."""
+
+    async def retry(self, seqs: Collection[int] | None) -> int:
+        """Let parked and failing rows, these or all, be published as if they had never failed; return how many."""
+
+    async def expedite(self, seqs: Collection[int]) -> int:
+        """Let rows that wait until they are due be published now; return how many."""
+
+    async def cancel(self, seqs: Collection[int]) -> int:
+        """Delete rows that were not published; return how many. One in flight is published all the same."""
+
+    async def forget_sent(self, limit: int) -> int:
+        """Delete some of what was kept long enough after it was sent; return how many."""
+
+
+class Unit(Protocol):
+    """One transaction of ours in which a handler works."""
+
+    @property
+    def session(self) -> object:
+        """Return the `AsyncSession`, or `Session`, that the handler is given."""
+
+    async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
+        """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled.
+
+        Waits for another transaction that is handling the same id. Not new is what was handled, an attempt of which
+        `failing` has recorded that it failed, and the second of two that are the same.
+        """
+
+    async def commit(self) -> None:
+        """Make it so."""
+
+
+class Inbox(Protocol):
+    """A table of what was handled, written in the same transaction as what the handler did."""
+
+    def begin(self, *, synchronous: bool) -> AbstractAsyncContextManager[Unit]:
+        """Begin a transaction; it is rolled back unless it was committed.
+
+        Synchronous ones have a `Session`, which a handler in a thread may use; others an `AsyncSession`.
+        """
+
+    def failing(self, listener: str, message_id: str, attempt: int, *, last: bool) -> AbstractAsyncContextManager[bool]:
+        """Hold a message while the copy that follows from a failed attempt is published, then record the failure.
+
+        Yields whether this is the first to do so: otherwise a copy exists already and none must be published. After
+        the ``last`` attempt, which makes a dead letter, what was recorded of the others is forgotten, so that a dead
+        letter that is put back is handled anew. An exception inside leaves everything as it was.
+        """
+
+    def is_passing(self, error: BaseException) -> bool:
+        """Tell whether a transaction failed for being beside others, a deadlock say, and may just be run again."""
+
+    def is_absence(self, error: BaseException) -> bool:
+        """Tell whether the database was not there: not reached, restarting, or the connection was lost."""
+
+    async def forget_seen(self, limit: int) -> int:
+        """Delete some of what was kept long enough; return how many."""
+
+
+class Store(Outbox, Inbox, Protocol):
+    """A database with Carom's tables in it. Every implementation passes `carom.testing.contracts.StoreContract`.
+
+    What the database does not do raises DatabaseUnavailable when it is not there, and StoreError otherwise; errors in
+    a handler's own session stay what they are.
+    """
+
+    async def open(self, mode: Mode) -> None:
+        """Connect and see to the tables. Raises DatabaseUnavailable or SchemaMismatch."""
+
+    async def close(self) -> None:
+        """Disconnect from what was connected to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDown:
+    """The database does not answer; what needs it waits and tries again."""
+
+    database: str
+    reason: str
+    retry_in_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUp:
+    """The database answers again."""
+
+    database: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ async def fine(order): ...
     ("options", "says"),
     [
         ({"broker": None}, "broker=None is no broker: say a URL"),
-        ({"database": "sqlite://"}, "not available in this version"),
+        ({"database": "postgres"}, "no address of a database"),
         ({"topology": "destroy"}, "is not one of apply, verify, ignore"),
         ({"exchange": ""}, "exchange=''"),
         ({"exchange": "amq.topic"}, "does not begin with 'amq.'"),

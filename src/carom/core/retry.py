@@ -175,7 +175,7 @@ class RetryPolicy:
 
     def possible_delays(self) -> tuple[int, ...]:
         """Return every delay in milliseconds that it or an override can ask for; a custom policy names none."""
-        found = {_stretch(delay, self.jitter, quarter) for delay in set(self.delays_ms) for quarter in range(4)}
+        found = {stretched(delay, self.jitter, quarter) for delay in set(self.delays_ms) for quarter in range(4)}
         return tuple(sorted(found.union(*(retry.possible_delays() for _, retry in self.overrides))))
 
     @property
@@ -227,8 +227,8 @@ def _growing(first: int, factor: float) -> Iterator[int]:
         value = min(value * factor, LONGEST_MS)
 
 
-def _stretch(delay: int, jitter: float, quarter: int) -> int:
-    # The decimal that was written, not the float nearest to it: 1000 ms and 0.1 make 1100, not 1101.
+def stretched(delay: int, jitter: float, quarter: int) -> int:
+    """Return a delay with jitter; of the decimal that was written, not the float nearest to it: 0.1 of 1000 is 100."""
     return min(LONGEST_MS, delay + ceil(delay * Fraction(str(jitter)) * quarter / 3)) if jitter else delay
 
 
@@ -240,7 +240,7 @@ def _decide(policy: RetryPolicy, attempt: int, error: BaseException, quarter: in
         return GiveUp("exhausted")
     if chosen.choose is not None:
         return _ask(chosen.choose, attempt, error)
-    return Delay(_stretch(chosen.delays_ms[attempt - 1], chosen.jitter, quarter))
+    return Delay(stretched(chosen.delays_ms[attempt - 1], chosen.jitter, quarter))
 
 
 def _resolve(policy: RetryPolicy, kind: Errors) -> tuple[Classification, RetryPolicy]:

@@ -11,28 +11,30 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from carom import adapters
 from carom.codecs import Registry, standard
 from carom.core.durations import Duration, milliseconds
-from carom.core.message import Headers, Message, fits
+from carom.core.message import Message, fits
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
 from carom.layouts import layout
-from carom.ports import Broker, Clock, Mode, Observer
+from carom.ports import Broker, Clock, Database, Mode, Observer, Store
 from carom.runtime import events, settings
+from carom.runtime.announcing import Announcing
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer
 from carom.runtime.gate import Gate
 from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
-from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
+from carom.runtime.publisher import Outgoing, Publisher
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.suspects import Suspects
 
@@ -47,7 +49,7 @@ _UNSAID: Any = object()
 _log = logging.getLogger("carom")
 
 
-class App:
+class App(Announcing):
     """Listeners on an exchange, and the way to publish to it.
 
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
@@ -72,26 +74,26 @@ class App:
     ) -> None:
         """Check what is given; connect to nothing.
 
-        ``retry`` is the default for listeners, ``grace`` is how long running handlers may go on when the app
-        stops, ``delays`` are those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is
-        missing, only to verify it, or to ignore it.
+        ``database`` is a URL, an engine of SQLAlchemy's or a `Database`, which says more about it. ``retry`` is the
+        default for listeners, ``grace`` is how long running handlers may go on when the app stops, ``delays`` are
+        those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is missing, only to verify
+        it, or to ignore it.
         """
-        if database is not None:
-            raise ConfigurationError("database= is not available in this version of Carom: there is no store yet")
         if topology not in _MODES:
             raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
         if not isinstance(broker, str) and not hasattr(broker, "publish"):
             raise ConfigurationError(
                 f"broker={broker!r} is no broker: say a URL such as 'amqp://guest:guest@localhost/' or 'embedded://'"
             )
-        for what, value in (("exchange", exchange), ("namespace", namespace), ("name", name)):
-            _check_name(what, value)
+        _check_names(exchange=exchange, namespace=namespace, name=name)
         self.name = name
         self.exchange = exchange
         self.namespace = namespace
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
         self._address = broker
+        self._database = _database(database)
+        self._store: Store | None = None
         self.layout_name = layout
         self._retry = retry
         self._grace_ms = milliseconds(grace)
@@ -195,6 +197,22 @@ class App:
         return self.layout.topology
 
     @property
+    def database(self) -> Database | None:
+        """Return the database it was given, and how it is used."""
+        return self._database
+
+    @property
+    def store(self) -> Store:
+        """Return the database as Carom uses it. Raises ConfigurationError in an app that has none."""
+        if self._store is None:
+            if self._database is None:
+                raise ConfigurationError(
+                    f"the app {self.name!r} has no database to emit into: say App(…, database='postgresql+asyncpg://…')"
+                )
+            self._store = adapters.store(self._database)
+        return self._store
+
+    @property
     def address(self) -> str | Broker:
         """Return the broker it was given: its URL, or the broker itself."""
         return self._address
@@ -204,54 +222,18 @@ class App:
         """Return how long running handlers may go on when the app stops."""
         return self._grace_ms
 
-    def configure(self, *, broker: str | Broker | None = None, grace: Duration | None = None) -> None:
+    def configure(
+        self, *, broker: str | Broker | None = None, database: object = None, grace: Duration | None = None
+    ) -> None:
         """Let whoever runs the app decide otherwise than its program did; before it starts, not later."""
         if self._broker is not None:
             raise ConfigurationError(f"the app {self.name!r} runs already: configure it before it starts")
         if broker is not None:
             self._address = broker
+        if database is not None:
+            self._database, self._store = _database(database, self._database), None
         if grace is not None:
             self._grace_ms = milliseconds(grace)
-
-    # -- publishing ----------------------------------------------------------------------------------------
-
-    async def publish(
-        self,
-        routing_key: str,
-        payload: Any = None,
-        *,
-        delay: Duration | None = None,
-        headers: Headers | None = None,
-        correlation_id: str | None = None,
-    ) -> Message:
-        """Publish a message and return it once the broker has confirmed it.
-
-        Raises Unroutable when no queue is bound for it, NotConfirmed when it was refused or nobody knows, and
-        BrokerUnavailable when there is no connection. With a ``delay`` it waits on the broker first, at least so
-        long, and goes on from there as soon as an app with these ``delays`` runs.
-        """
-        message = self._publisher.message(routing_key, payload, without_ours(headers), correlation_id)
-        await self._publisher.publish((self._addressed(message, delay),))
-        return message
-
-    async def publish_many(self, items: Iterable[Emit | tuple[Any, ...]]) -> list[Message]:
-        """Publish many messages, pipelined; returns them once all are confirmed.
-
-        What was not is raised: its own error, or a group of them. The others are published all the same.
-        """
-        said = emits(items)
-        messages = [
-            self._publisher.message(item.routing_key, item.payload, without_ours(item.headers), item.correlation_id)
-            for item in said
-        ]
-        await self._publisher.publish(
-            [self._addressed(message, item.delay) for message, item in zip(messages, said, strict=True)]
-        )
-        return messages
-
-    async def send(self, messages: Iterable[Message]) -> None:
-        """Publish messages made elsewhere, with their own address, id and headers. Raises as `publish_many` does."""
-        await self._publisher.publish([self._publisher.ready(message) for message in messages])
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -282,20 +264,38 @@ class App:
             self._hurry.set()
         self._asked_to_stop.set()
 
-    async def start(self, *, consume: bool = True, broker: Broker | None = None, clock: Clock | None = None) -> None:
-        """Connect, make the topology exist, and begin to consume.
+    async def start(
+        self,
+        *,
+        consume: bool = True,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+    ) -> None:
+        """Connect, make the topology and the tables exist, and begin to consume.
 
-        A broker and a clock can be given instead of the app's own, for tests.
+        A broker, a clock and a store can be given instead of the app's own, for tests.
         """
         self._check_stopped()
         self._renew()
-        await self._begin(consume=consume, broker=broker, clock=clock)
+        await self._begin(consume=consume, broker=broker, clock=clock, store=store)
 
-    async def _begin(self, *, consume: bool, broker: Broker | None = None, clock: Clock | None = None) -> None:
+    async def _begin(
+        self,
+        *,
+        consume: bool,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+    ) -> None:
         self._clock = clock or RealClock()
         self._publisher = self._make_publisher()
         self._publisher.broker = self._broker = broker or self._connect()
+        if store is not None:
+            self._store = store
         try:
+            if self._database is not None:
+                await self.store.open(self._database.tables)
             await self._broker.open()
             await self._restore()
             if consume:
@@ -329,7 +329,11 @@ class App:
             abandoned = sum(await asyncio.gather(*(one.finish(grace_ms, self._hurry) for one in consumers)))
         finally:
             self._broker = self._publisher.broker = None
-            await broker.close()
+            try:
+                await broker.close()
+            finally:
+                if self._store is not None:
+                    await self._store.close()
         if began:
             self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
@@ -416,6 +420,7 @@ class App:
             gate=Gate(self._clock),
             notify=self.tell if self._observers else None,
             restore=self._restore,
+            inbox=None if self._database is None else self.store,
             settled=self._settled,
             middleware=tuple(self._middleware),
             host=socket.gethostname(),
@@ -449,11 +454,22 @@ class App:
         return watched
 
 
-def _check_name(what: str, value: object) -> None:
-    if not isinstance(value, str) or not value or not fits(value, _NAME_LIMIT) or value.startswith("amq."):
+def _database(given: object, known: Database | None = None) -> Database | None:
+    if given is None or isinstance(given, Database):
+        return given
+    if isinstance(given, str) and "://" not in given:
         raise ConfigurationError(
-            f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes in UTF-8 that does not begin with 'amq.'"
+            f"database={given!r} is no address of a database: say one like 'postgresql+asyncpg://localhost/shop'"
         )
+    return Database(given) if known is None else replace(known, url=given)
+
+
+def _check_names(**names: object) -> None:
+    for what, value in names.items():
+        if not isinstance(value, str) or not value or not fits(value, _NAME_LIMIT) or value.startswith("amq."):
+            raise ConfigurationError(
+                f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes in UTF-8 that does not begin with 'amq.'"
+            )
 
 
 _NAME_LIMIT = 200

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from carom.codecs import Registry
@@ -37,13 +38,15 @@ _SHORT = (
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Something to announce, for `publish_many`."""
+    """Something to announce, for `publish_many` and `emit_many`; ``key`` and ``at`` are for the latter alone."""
 
     routing_key: str
     payload: Any = None
     headers: Headers | None = None
     correlation_id: str | None = None
     delay: Duration | None = None
+    key: str | None = None
+    at: datetime | None = None
 
 
 class Publisher:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from carom.core.settlement import Layout
-from carom.ports import Broker, Clock
+from carom.ports import Broker, Clock, Inbox
 from carom.runtime.gate import Gate
 from carom.runtime.middleware import Middleware
 from carom.runtime.service import Backoff
@@ -29,6 +29,7 @@ class Surroundings:
     notify: Notify | None
     restore: Callable[[], Awaitable[None]]
     settled: Callable[[], Awaitable[None]]
+    inbox: Inbox | None = None
     middleware: tuple[Middleware, ...] = ()
     host: str = ""
     backoff: Backoff = field(default_factory=Backoff)
