@@ -87,7 +87,7 @@ class App(Announcing):
         self.namespace = namespace
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
-        self._address = broker
+        self._address = _address(broker)
         self._database = _database(database)
         self._store: Store | None = None
         self.layout_name = layout
@@ -458,6 +458,14 @@ def _database(given: object, known: Database | None = None) -> Database | None:
             f"database={given!r} is no address of a database: say one like 'postgresql+asyncpg://localhost/shop'"
         )
     return Database(given) if known is None else replace(known, url=given)
+
+
+def _address(broker: str | Broker) -> str | Broker:
+    if not isinstance(broker, str) and not hasattr(broker, "publish"):
+        raise ConfigurationError(
+            f"broker={broker!r} is no broker: say a URL such as 'amqp://guest:guest@localhost/' or 'embedded://'"
+        )
+    return broker
 
 
 def _check_names(**names: object) -> None:
