@@ -97,6 +97,21 @@ def test_an_old_exchange_stays_while_others_are_bound_to_it_or_lead_to_it():
     assert "carom.delay.2s" not in names(found.leftovers)
 
 
+def test_a_delay_that_goes_back_by_any_key_stays_while_others_are_bound_to_the_exchange():
+    old = quorum("events.delay_1s", message_ttl=1000, dead_letter_exchange="")
+    before = Topology(
+        (Exchange("events.delay_1s", "fanout"),), (old,), (Binding("events.delay_1s", "events.delay_1s"),)
+    )
+    alone = union(WANTED, before)
+    assert names(drift(WANTED, vhost(alone), [before]).leftovers) == ["events.delay_1s", "events.delay_1s"]
+    beside = replace(
+        alone, queues=(*alone.queues, Queue("theirs")), bindings=(*alone.bindings, Binding("events", "theirs"))
+    )
+    found = drift(WANTED, vhost(beside), [before])
+    assert found.leftovers == Topology()
+    assert "queue 'events.delay_1s': retries of 'theirs' may come back from it" in found.stays
+
+
 def test_a_key_that_is_not_listened_for_any_more_is_left_over():
     before = Shared(plans=(plan("2s", keys=("order.*", "old.key")),)).topology
     wanted = Shared(plans=(plan("2s"),)).topology

@@ -7,6 +7,7 @@ import pytest
 from carom.core.grants import ROLES, Grants, grants
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Plan
+from carom.core.wire import Address
 from carom.layouts import PerQueue, Shared
 
 PLANS = (Plan("billing.charge", ("order.*",), RetryPolicy.delays("2s")),)
@@ -61,6 +62,25 @@ def test_an_app_without_listeners_reads_nothing():
     for role in ROLES:
         granted = grants(Shared(), [], "events", [role])
         assert granted.read == frozenset()
+
+
+class AnyDelay:
+    """A layout that makes any delay out of few exchanges, one for each doubling."""
+
+    topology, suspects = SHARED.topology, "s"
+
+    def delays(self, queue):
+        return range(1, 2**28)
+
+    def delay_address(self, queue, delay_ms):
+        return Address(f"level.{delay_ms.bit_length()}", queue)
+
+    queue_address = dead_address = suspect_address = lambda self, queue: Address("x", queue)
+
+
+def test_a_range_of_delays_is_not_gone_through_one_by_one():
+    written = grants(AnyDelay(), ["q"], "events", ["worker"]).write
+    assert written == {"x", *(f"level.{number}" for number in range(1, 29))}
 
 
 @pytest.mark.parametrize("name", ["a|b", "a.b", "^x$", "a(b", "tier-1", "a\\b", "käse"])

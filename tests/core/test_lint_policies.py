@@ -26,6 +26,8 @@ def test_a_pattern_is_searched_for_anywhere_in_the_name():
     assert defines(queue("my.work"), policy(pattern="wor", max_length=1)) == {"max-length": 1}
     assert defines(queue("my.work"), policy(pattern="^wor", max_length=1)) == {}
     assert matches("(", "x") is None
+    assert matches("^.{5}$", "käse")
+    assert matches("[[:alpha:]]", "x") is None, "a set inside a set means something else to RabbitMQ"
 
 
 @pytest.mark.parametrize(

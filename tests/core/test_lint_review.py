@@ -166,6 +166,19 @@ def test_what_a_delay_must_not_have():
     assert "delay-drops" in codes(bytes_, by_policy, WORK, *DEAD)
 
 
+def test_a_queue_whose_messages_expire_to_where_they_end_is_no_delay():
+    there = (
+        exchange("late", "fanout"),
+        bound("late", "orders.expired"),
+        quorum("orders.expired", delivery_limit=10**6),
+    )
+    timed = quorum("orders", message_ttl=5000, delivery_limit=9, **safe("late"))
+    assert codes(timed, *there) == {"(work-expires)"}
+    waiting = quorum("tier1", message_ttl=5000, expires=9, **safe("back", "orders"))
+    back = (exchange("back"), bound("back", "orders", "orders"))
+    assert codes(waiting, timed, *there, *back) == {"delay-expires", "(work-expires)"}
+
+
 # Where messages are kept.
 
 

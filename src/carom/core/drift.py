@@ -128,10 +128,11 @@ def _reasons(left: Topology, wanted: Topology, actual: Topology) -> Iterator[tup
         if ("queue", queue.name) not in going and leads in going and ("queue", queue.name) not in ours:
             yield leads, f"queue {queue.name!r} sends its dead letters there"
     for queue in left.queues:
+        # What goes back by any key through the default exchange may be of whoever is bound to an exchange of ours.
+        anybody = queue.dead_letter_exchange == "" and queue.dead_letter_key is None
+        ways = {one.name for one in wanted.exchanges} if anybody else {queue.dead_letter_exchange}
         others = sorted(
-            one.target
-            for one in actual.bindings
-            if one.source == queue.dead_letter_exchange and (one.to, one.target) not in going | ours
+            one.target for one in actual.bindings if one.source in ways and (one.to, one.target) not in going | ours
         )
         if queue.ttl_ms is not None and others:
             yield ("queue", queue.name), f"retries of {others[0]!r} may come back from it"

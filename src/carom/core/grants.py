@@ -9,7 +9,7 @@ Rule: an expression names things one by one, anchored and escaped; nothing is gr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -21,6 +21,10 @@ Role: TypeAlias = Literal["admin", "publisher", "relay", "worker", "console"]
 ROLES: tuple[Role, ...] = ("admin", "publisher", "relay", "worker", "console")
 DEFAULT_EXCHANGE_PERMISSION = "amq.default"
 """How the default exchange is called in permissions. Who may write there may write to every queue of the vhost."""
+
+
+MANY = 10_000
+"""More delays than anybody declares a queue for: a layout that makes any delay out of a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,16 @@ def _console(layout: Layout, queues: tuple[str, ...], exchange: str) -> Grants:
 
 
 def _delays(layout: Layout, queues: Iterable[str]) -> set[str]:
-    return {layout.delay_address(queue, delay).exchange for queue in queues for delay in layout.delays(queue)}
+    return {layout.delay_address(queue, delay).exchange for queue in queues for delay in _some(layout.delays(queue))}
+
+
+def _some(delays: Sequence[int]) -> Iterable[int]:
+    """Return all delays, or of a range that nobody could go through the ends and what lies around each doubling."""
+    if len(delays) <= MANY:
+        return delays
+    doublings = [1 << power for power in range(len(delays).bit_length())]
+    near = {place + beside for place in doublings for beside in (-1, 0)}
+    return [delays[place] for place in sorted({0, len(delays) - 1, *near}) if place < len(delays)]
 
 
 def _exchanges(names: Iterable[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from carom.core.lint.seen import Policy, Queue, Values
 from carom.core.lint.versions import TYPED_POLICIES, UNKNOWN, Version
@@ -40,6 +41,9 @@ KEYS = (
 """What decides where messages go and when: as policies write it; arguments have ``x-`` before it."""
 
 
+_ELSEWHERE = re.compile(r"\[[^\]]*(?:\[|--|&&|~~|\|\|)")
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """Which policies match a queue, the one that applies first, and what the two that apply define together."""
@@ -50,11 +54,27 @@ class Applied:
 
 
 def matches(pattern: str, name: str) -> bool | None:
-    """Tell whether a policy's pattern is found in a name; None when it cannot be read here."""
+    """Tell whether a policy's pattern is found in a name; None when it cannot be read here.
+
+    RabbitMQ looks at bytes, and so is done here. Where its regular expressions mean something else than ours, as a set
+    inside a set does, they are not read.
+    """
+    found = _read(pattern)
+    return None if found is None else found.search(_bytes(name)) is not None
+
+
+@lru_cache(maxsize=1024)
+def _read(pattern: str) -> re.Pattern[bytes] | None:
+    if _ELSEWHERE.search(pattern):
+        return None
     try:
-        return re.search(pattern, name) is not None
+        return re.compile(_bytes(pattern))
     except (re.error, RecursionError, OverflowError):
         return None
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
 def is_for(policy: Policy, kind: str, version: Version) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import cast
 
 from carom.core.lint.policies import Applied, applied, effective
@@ -102,6 +103,8 @@ class View:
     exchanges: dict[str, Exchange] = field(init=False)
     topology: Topology = field(init=False)
     find: Router = field(init=False)
+    bindings: dict[str, tuple[Bound, ...]] = field(init=False)
+    fed: frozenset[str] = field(init=False)
     delays: frozenset[str] = field(init=False)
     dead: frozenset[str] = field(init=False)
 
@@ -115,6 +118,13 @@ class View:
         set_(self, "exchanges", exchanges)
         set_(self, "topology", self._topology())
         set_(self, "find", router(self.topology))
+        bindings: dict[str, tuple[Bound, ...]] = {}
+        leads = {one.exchange for one in looked.values()}
+        by_source = sorted(self.topology.bindings, key=lambda one: one.source)
+        for source, bound in groupby(by_source, key=lambda one: one.source):
+            bindings[source] = tuple(bound)
+        set_(self, "bindings", bindings)
+        set_(self, "fed", frozenset(one.target for one in by_source if one.source not in leads))
         set_(self, "delays", frozenset(name for name, one in looked.items() if self._is_delay(one)))
         set_(self, "dead", self._dead())
 
@@ -130,7 +140,7 @@ class View:
 
     def bound(self, exchange: str) -> tuple[Bound, ...]:
         """Return what is bound to an exchange."""
-        return tuple(one for one in self.topology.bindings if one.source == exchange)
+        return self.bindings.get(exchange, ())
 
     def place(self, thing: str, name: str) -> str:
         """Name a thing and, where there are several or it is not the first, its vhost."""
@@ -194,9 +204,14 @@ class View:
             return False
         if one.waits_ms is None:
             return _WAITS.search(one.name) is not None and not _DEAD.search(one.name)
-        reached = self.targets(one)
-        known = [self.queues[name] for name in reached or ()]
-        return not known or not all(_looks_dead(other) for other in known)
+        if _WAITS.search(one.name):
+            return True
+        known = [self.queues[name] for name in self.targets(one) or ()]
+        return not known or not all(self._ends(other) for other in known)
+
+    def _ends(self, one: Looked) -> bool:
+        """Tell whether nothing but dead letters comes to a queue, as far as bindings tell, and none leaves it."""
+        return one.exchange is None and (_DEAD.search(one.name) is not None or one.name not in self.fed)
 
     def _dead(self) -> frozenset[str]:
         taken: set[str] = set()
@@ -222,10 +237,6 @@ def is_routable(exchange: Exchange) -> bool:
 def knows(broker: Inventory) -> bool:
     """Tell whether the version of the server is known."""
     return broker.version != UNKNOWN
-
-
-def _looks_dead(one: Looked) -> bool:
-    return one.exchange is None and _DEAD.search(one.name) is not None
 
 
 def _text(value: object) -> str | None:
