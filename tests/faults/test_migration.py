@@ -168,7 +168,11 @@ def test_a_running_system_changes_its_layout_and_nothing_is_lost(shops, managed)
     assert carom(shops, "topology", "apply", old, "--broker", managed)[0] == 0
     lines = []
     steps = ("topology", "migrate", new, "--from", "per_queue", "--broker", managed)
-    with published(managed) as before, worker(shops, old, managed, lines):
+    pause = threading.Event()
+    with published(managed) as before, worker(shops, old, managed, lines) as running:
+        while not lines:
+            assert running.poll() is None, "the old worker does not start"
+            pause.wait(0.1)
         for place in PLACES:
             code, said = carom(shops, *steps, "--yes", CAROM_FAILPOINTS=place)
             assert code == KILLED, f"{place}: {code}\n{said}"
@@ -179,7 +183,6 @@ def test_a_running_system_changes_its_layout_and_nothing_is_lost(shops, managed)
         assert code == 0, said
         traffic.stop()
         deadline = time.monotonic() + DEADLINE_S
-        pause = threading.Event()
         while not traffic.confirmed <= handled(lines):
             missing = sorted(traffic.confirmed - handled(lines))
             assert time.monotonic() < deadline, f"{len(missing)} of {len(traffic.confirmed)} lost, {missing[:20]}"
@@ -226,6 +229,32 @@ def test_a_classic_queue_of_somebody_s_becomes_a_quorum_queue_with_what_is_in_it
     assert [one.body for one in found] == [one.body for one in messages]
     assert all(one.routing_key == "order.made" and one.headers["mine"] == int(one.body) for one in found)
     assert {one.headers["carom-exchange"] for one in found} == {"shop"}
+
+
+def test_a_worker_that_starts_meanwhile_and_binds_its_queue_again_is_noticed(shops, managed):
+    assert carom(shops, "topology", "apply", "shop_per_queue:app", "--broker", managed)[0] == 0
+    messages = [Message(id=f"m{number}", body=b"{}", exchange="shop", routing_key="order.made") for number in range(20)]
+    at(managed, lambda broker: broker.publish(messages[:10]))
+    steps = ("topology", "migrate", "shop_shared:app", "--from", "per_queue", "--broker", managed, "--yes")
+    with subprocess.Popen(
+        [sys.executable, "-m", "carom", *steps], cwd=shops, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as migrating:
+        said = []
+        for line in migrating.stderr:
+            said.append(line)
+            if line.startswith("drain "):
+                break
+        assert carom(shops, "topology", "apply", "shop_per_queue:app", "--broker", managed)[0] == 0
+        at(managed, lambda broker: broker.publish(messages[10:]))
+        said += migrating.stderr
+    assert migrating.returncode == 0, said
+    assert any("once more" in line for line in said), said
+
+    async def taken(broker):
+        depth = (await broker.depths(["shop.charge"]))["shop.charge"].ready
+        return {(await broker.get("shop.charge")).message.id for _ in range(depth)}
+
+    assert at(managed, taken) == {message.id for message in messages}
 
 
 def test_a_message_that_somebody_holds_keeps_its_queue(shops, managed):

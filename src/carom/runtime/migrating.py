@@ -6,7 +6,7 @@ again in the same way. A queue is deleted only when it is quiet, and is declared
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
@@ -20,8 +20,8 @@ from carom.ports import Broker, Changeable, Clock
 from carom.runtime.clearing import Notice, clear
 from carom.runtime.moving import Mover
 
-TRIES = 5
-"""How often to begin again when workers of the old layout make their queue before we make ours."""
+TRIES = 20
+"""How often to begin again when workers of the old layout start, and bind what was unbound or make what was deleted."""
 
 
 class _Both(Broker, Changeable, Protocol):
@@ -63,7 +63,7 @@ class Migrating:
             except TopologyMismatch:
                 if left == 1:
                     raise
-                self._notice("a worker of the old layout was faster and has made its queue again: once more")
+                self._notice("a worker of the old layout has made its queue or its bindings again: once more")
         self._notice(str(Clear()))
         return await self._cleared(wanted, before)
 
@@ -82,24 +82,24 @@ class Migrating:
 
     async def _replace(self, step: Replace) -> None:
         mover = Mover(self._broker, step.moves, self._clock)
-        await mover.until_quiet(self._patience_ms)
+        await mover.until_quiet(self._patience_ms, lambda: self._alone(step.queues))
         self._notice(f"{mover.moved} messages were moved to stand-ins")
         for queue in step.queues:
-            await self._check(queue, step)
+            await self._alone([queue])
+            depth = (await self._broker.depths([queue.name]))[queue.name]
+            if depth is not None and depth.ready:
+                raise NotConfirmed(f"queue {queue.name!r} was empty, and now has {depth.ready} messages: run it again")
             await self._broker.remove_queue(queue.name)
             if failpoints.ARMED:
                 failpoints.reach("migrate.deleted")
             await self._broker.declare(Topology(queues=(queue,)))
 
-    async def _check(self, queue: Queue, step: Replace) -> None:
-        """Look once more, with nobody of ours reading: nothing may be in it, and nothing may lead to it."""
-        ways = [one for one in there(await self._vhost()).bindings if one.to == "queue" and one.target == queue.name]
-        if ways:
-            moved = ", ".join(move.exchange for move in step.moves)
-            raise TopologyMismatch([f"queue {queue.name!r} was bound to {ways[0].source!r} again, beside {moved}"])
-        depth = (await self._broker.depths([queue.name]))[queue.name]
-        if depth is not None and depth.ready:
-            raise NotConfirmed(f"queue {queue.name!r} was empty, and now has {depth.ready} messages: run it again")
+    async def _alone(self, queues: Sequence[Queue]) -> None:
+        """Make sure that nothing leads to queues: a worker of the old layout that starts binds its own again."""
+        names = {queue.name for queue in queues}
+        for one in there(await self._vhost()).bindings:
+            if one.to == "queue" and one.target in names:
+                raise TopologyMismatch([f"queue {one.target!r} was bound to exchange {one.source!r} again"])
 
     async def _return(self, step: Return) -> None:
         mover = Mover(self._broker, step.moves, self._clock)

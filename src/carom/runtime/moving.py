@@ -8,7 +8,7 @@ the broker takes to count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from carom import failpoints
@@ -23,6 +23,8 @@ from carom.runtime.clearing import COUNTED_MS
 PREFETCH = 200
 LOOK_MS = 500
 """How often to look whether it has become quiet."""
+CHECK_MS = 5_000
+"""How often to look whether something leads to the queues again."""
 PAUSE_MS = 1_000
 """How long to wait after a message was not confirmed."""
 
@@ -42,17 +44,21 @@ class Mover:
         self._last_ms = 0
         self.moved = 0
 
-    async def until_quiet(self, patience_ms: int) -> None:
+    async def until_quiet(self, patience_ms: int, check: Callable[[], Awaitable[None]] | None = None) -> None:
         """Move everything, and what still comes, until the queues are quiet; then take no more.
 
-        Raises NotConfirmed when that lasts longer than ``patience_ms``; everything is safe then, and moving can go on.
+        ``check`` is asked from time to time whether that can come to an end at all. Raises what it raises, and
+        NotConfirmed when it lasts longer than ``patience_ms``; everything is safe then, and moving can go on.
         """
-        begun = self._last_ms = self._clock.now_ms()
+        begun = checked = self._last_ms = self._clock.now_ms()
         try:
             await self._subscribe()
             while not await self._is_quiet():
                 if self._clock.now_ms() - begun > patience_ms:
                     raise NotConfirmed(await self._what_is_left())
+                if check is not None and self._clock.now_ms() - checked > CHECK_MS:
+                    await check()
+                    checked = self._clock.now_ms()
                 await self._move()
         finally:
             await self._stop()
