@@ -20,7 +20,9 @@ from carom.errors import (
     BrokerUnavailable,
     CaromError,
     ConfigurationError,
+    DatabaseUnavailable,
     NotPermitted,
+    SchemaMismatch,
     TopologyMismatch,
 )
 from carom.runtime.settings import redacted
@@ -34,13 +36,15 @@ SCHEMA = 1
 
 EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 partly done, 4 nothing matched,
-5 drift or unsafe, 69 broker unavailable, 77 not permitted, 78 configuration."""
+5 drift or unsafe, 69 broker or database unavailable, 77 not permitted, 78 configuration."""
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ConfigurationError, CONFIGURATION),
     (BrokerUnavailable, UNAVAILABLE),
+    (DatabaseUnavailable, UNAVAILABLE),
     (NotPermitted, NOT_PERMITTED),
     (TopologyMismatch, DRIFT),
+    (SchemaMismatch, DRIFT),
 )
 
 
