@@ -62,6 +62,7 @@ class App(Announcing):
 
     relay: Relay | None = None
     _housekeeping: Housekeeping | None = None
+    _has_own_store = True
     _started = False
 
     def __init__(
@@ -297,7 +298,7 @@ class App(Announcing):
         self._publisher = self._make_publisher()
         self._publisher.broker = self._broker = broker or self._connect()
         if store is not None:
-            self._store = store
+            self._store, self._has_own_store = store, False
         try:
             if self._database is not None:
                 await self.store.open(self._database.tables)
@@ -341,8 +342,7 @@ class App(Announcing):
             try:
                 await broker.close()
             finally:
-                if self._store is not None:
-                    await self._store.close()
+                await self._close_store()
         if began:
             self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
@@ -436,6 +436,12 @@ class App(Announcing):
                 pace=pace,
             )
             self.relay.start()
+
+    async def _close_store(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+        if not self._has_own_store:
+            self._store, self._has_own_store = None, True
 
     async def _leave_outbox(self, grace_ms: int) -> None:
         housekeeping, self._housekeeping = self._housekeeping, None
