@@ -304,7 +304,7 @@ class App(Announcing):
                 await self.store.open(self._database.tables)
             await self._broker.open()
             await self._restore()
-            if self._database is not None:
+            if self._database is not None and (consume or relay is not False):
                 self._keep_outbox(self._broker, self._database, pace, relay=relay is not False)
             if consume:
                 await self._consume(self._broker)

@@ -422,7 +422,8 @@ class Relay:
         try:
             while self.leads and self._is_busy and not hurried.done() and (left := deadline - time.monotonic()) > 0:
                 changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({changed, hurried, *self._tasks}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                waits = {changed, hurried, *self._tasks, *(one for one in self._loops if not one.done())}
+                await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
                 self._changed.clear()
         finally:
