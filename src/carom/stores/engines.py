@@ -18,7 +18,7 @@ from carom.errors import ConfigurationError
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
-POOL_SIZE, OVERFLOW = 10, 20
+POOL_SIZE, OVERFLOW = 20, 10
 BEGIN = "carom_begin"
 """The execution option that says how a transaction of SQLite's begins; empty for none."""
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from carom.core.relaying import Again, Backlog, Held, Mark, Parked, Row, Sent, State
+from carom.core.relaying import Backlog, Held, Mark, Row, State
 from carom.ports import Lease
+from carom.stores.marking import RELAY, marking
 from carom.stores.place import Place
 from carom.stores.rows import CLAIMED, row
 
-RELAY = "relay"
-"""The name of the lease."""
 RELEASE = 10_000
 """How many rows one call of `release` lets go at most."""
 _LOOKED_AT = 1_000
@@ -42,6 +39,7 @@ class SqlOutbox:
         self._place = place
         self._outbox = place.names.outbox
         self._claim = _claim(place)
+        self._marking = marking(place)
 
     # --- leading
 
@@ -117,42 +115,7 @@ class SqlOutbox:
 
     async def mark(self, lease: Lease, marks: Sequence[Mark]) -> bool:
         """Write down what became of rows, all at once; False, and nothing is written, when the lease is another's."""
-        async with self._place.transaction("marking") as connection:
-            # A write, so that it waits for whoever is taking the lease, and whoever wants it waits for this.
-            mine = (
-                f"UPDATE {self._place.names.lease} SET epoch = epoch "
-                "WHERE name = :name AND holder = :holder AND epoch = :epoch"
-            )
-            given = {"name": RELAY, "holder": lease.holder, "epoch": lease.epoch}
-            if (await self._place.execute(connection, mine, given)).rowcount != 1:
-                return False
-            await self._sent(connection, [mark.seq for mark in marks if isinstance(mark, Sent)])
-            again = [mark for mark in marks if isinstance(mark, Again)]
-            parked = [mark for mark in marks if isinstance(mark, Parked)]
-            now = self._place.dialect.now
-            unsent = "WHERE seq = :seq AND sent_at IS NULL AND parked_at IS NULL"
-            if again:
-                sql = (
-                    f"UPDATE {self._outbox} SET attempts = attempts + 1, last_error = :reason, ready_at = NULL, "
-                    f"wait_until = {self._place.dialect.later(':wait')} {unsent}"
-                )
-                values = [{"seq": one.seq, "reason": one.reason, "wait": one.wait_ms} for one in again]
-                await self._place.execute(connection, sql, values)
-            if parked:
-                sets = f"attempts = attempts + 1, last_error = :reason, parked_at = {now}"
-                sql = f"UPDATE {self._outbox} SET {sets} {unsent}"
-                await self._place.execute(connection, sql, [{"seq": one.seq, "reason": one.reason} for one in parked])
-        return True
-
-    async def _sent(self, connection: AsyncConnection, seqs: list[int]) -> None:
-        if not seqs:
-            return
-        among, now = self._place.dialect.among("seq", "seqs"), self._place.dialect.now
-        given = {"seqs": self._place.dialect.numbers(seqs)}
-        if self._place.keep_sent_ms:
-            await self._place.execute(connection, f"UPDATE {self._outbox} SET sent_at = {now} WHERE {among}", given)
-        else:
-            await self._place.execute(connection, f"DELETE FROM {self._outbox} WHERE {among}", given)
+        return await self._marking(lease, marks)
 
     async def _wake(self) -> None:
         """Tell all relays to look."""
