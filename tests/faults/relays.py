@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -30,7 +31,8 @@ from carom.ports import Database
 
 said = os.environ
 database = Database(said["SHOP_DATABASE"], prefix=said["SHOP_PREFIX"], patience=Patience(attempts=3, first_ms=200))
-app = App(said["SHOP_BROKER"], database=database, exchange=said["SHOP_EXCHANGE"], namespace=said["SHOP_NAME"], name="shop")
+name = said["SHOP_NAME"]
+app = App(said["SHOP_BROKER"], database=database, exchange=name + ".events", namespace=name, name="shop")
 """
 TAKEOVER_S = 15
 """A lease is five seconds, and the machine of the tests may be slow."""
@@ -57,7 +59,7 @@ class Process:
     @property
     def is_stopped(self):
         with suppress(OSError):
-            return open(f"/proc/{self.process.pid}/stat").read().rpartition(")")[2].split()[0] == "T"
+            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         return False
 
     def send(self, number):
@@ -106,7 +108,6 @@ class Shop:
             "SHOP_BROKER": self.broker,
             "SHOP_DATABASE": self.url,
             "SHOP_PREFIX": self.prefix,
-            "SHOP_EXCHANGE": f"{self.name}.events",
             "SHOP_NAME": self.name,
             "CAROM_FAILPOINTS": failpoints,
         }
