@@ -47,6 +47,17 @@ class SqlOutbox:
         """Become the leader, or stay it; None when somebody else is. The time is the database's."""
         dialect, lease = self._place.dialect, self._place.names.lease
         given = {"name": RELAY, "holder": holder, "ttl": ttl_ms}
+        if dialect.name != "mysql":
+            # In one statement: who is stopped within a transaction would keep the lease locked for everybody.
+            sql = (
+                f"INSERT INTO {lease} AS l (name, holder, epoch, expires_at) "
+                f"VALUES (:name, :holder, 1, {dialect.later(':ttl')}) ON CONFLICT (name) DO UPDATE "
+                "SET epoch = CASE WHEN l.holder = excluded.holder THEN l.epoch ELSE l.epoch + 1 END, "
+                "holder = excluded.holder, expires_at = excluded.expires_at "
+                f"WHERE l.holder = excluded.holder OR l.expires_at <= {dialect.now} RETURNING epoch"
+            )
+            epoch = (await self._place.run("leading", sql, given)).scalar()
+            return None if epoch is None else Lease(holder, epoch)
         async with self._place.transaction("leading") as connection:
             made = dialect.insert(
                 f"{lease} (name, holder, epoch, expires_at)", f"VALUES (:name, '', 0, {dialect.moment('0')})"
