@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 from carom.core.durations import text
-from carom.ports import ConnectionBlocked, ConnectionDown, ConnectionUnblocked, ConnectionUp, ConsumerEnded
+from carom.ports import (
+    ConnectionBlocked,
+    ConnectionDown,
+    ConnectionUnblocked,
+    ConnectionUp,
+    ConsumerEnded,
+    StoreDown,
+    StoreUp,
+)
 from carom.runtime import events
 
 LOGGER = "carom"
@@ -26,6 +34,7 @@ _LEVELS: dict[type, int] = {
     events.Published: logging.DEBUG,
     events.Postponed: logging.DEBUG,
     events.Discarded: logging.INFO,
+    events.Duplicate: logging.INFO,
     events.HandedBack: logging.INFO,
     events.HandlerFreed: logging.INFO,
     events.Started: logging.INFO,
@@ -33,6 +42,7 @@ _LEVELS: dict[type, int] = {
     events.Stopped: logging.INFO,
     ConnectionUp: logging.INFO,
     ConnectionUnblocked: logging.INFO,
+    StoreUp: logging.INFO,
     events.DeadLettered: logging.ERROR,
     events.HandlerStuck: logging.ERROR,
 }
@@ -104,6 +114,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
         f"{_who(e)} failed at attempt {e.attempt} and comes back in {text(e.delay_ms)}: {_why(e)}"
     ),
     events.DeadLettered: lambda e: f"{_who(e)} is a dead letter ({e.reason}) after attempt {e.attempt}: {_why(e)}",
+    events.Duplicate: lambda e: f"{_who(e)} is a duplicate at attempt {e.attempt}: nothing was done",
     events.Discarded: lambda e: f"{_who(e)} was discarded: {e.reason!r}",
     events.HandedBack: lambda e: f"{_who(e)} is handed back because the worker stops",
     events.Postponed: lambda e: f"{_who(e)} goes on waiting for {text(e.delay_ms)}",
@@ -122,6 +133,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ConnectionDown: lambda e: f"lost {e.broker}: {e.reason}; again in {e.retry_in_ms} ms",
     ConnectionBlocked: lambda e: f"{e.broker} takes no messages: {e.reason}",
     ConnectionUnblocked: lambda e: f"{e.broker} takes messages again",
+    StoreDown: lambda e: f"the database {e.database} does not answer: {e.reason}; again in {e.retry_in_ms} ms",
+    StoreUp: lambda e: f"the database {e.database} answers again",
     ConsumerEnded: lambda e: f"the broker ended the consumer of {e.queue}: {e.reason}",
 }
 

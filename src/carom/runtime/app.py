@@ -34,6 +34,7 @@ from carom.runtime.gate import Gate
 from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
+from carom.runtime.presence import Presence
 from carom.runtime.publisher import Outgoing, Publisher
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.suspects import Suspects
@@ -139,7 +140,7 @@ class App(Announcing):
         def declare(function: F) -> F:
             if self._broker is not None:
                 raise ConfigurationError(f"{function!r} cannot listen: the app {self.name!r} runs already")
-            declared = listener(function, binding_keys, options, self.name, self._codecs)
+            declared = listener(function, binding_keys, options, self.name, self._codecs, self._database)
             for other in self.listeners:
                 if other.queue == declared.queue:
                     raise ConfigurationError(
@@ -224,6 +225,8 @@ class App(Announcing):
             self._address = broker
         if database is not None:
             self._database, self._store = _database(database, self._database), None
+            for declared in self.listeners:
+                declared.check(self._database)
         if grace is not None:
             self._grace_ms = milliseconds(grace)
 
@@ -413,6 +416,7 @@ class App(Announcing):
             notify=self.tell if self._observers else None,
             restore=self._restore,
             inbox=None if self._database is None else self.store,
+            presence=Presence(_where(self._database), self.tell if self._observers else None),
             settled=self._settled,
             middleware=tuple(self._middleware),
             host=socket.gethostname(),
@@ -454,6 +458,11 @@ def _database(given: object, known: Database | None = None) -> Database | None:
             f"database={given!r} is no address of a database: say one like 'postgresql+asyncpg://localhost/shop'"
         )
     return Database(given) if known is None else replace(known, url=given)
+
+
+def _where(database: Database | None) -> str:
+    """Return where a database is, without its credentials."""
+    return "" if database is None else settings.redacted(str(getattr(database.url, "url", database.url)))
 
 
 def _check_names(**names: object) -> None:
