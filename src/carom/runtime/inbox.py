@@ -106,7 +106,7 @@ class Transactions:
                 failures += 1
                 unsure = tried.new if tried.committing else unsure
                 wait_ms = self._shared.backoff.wait_ms(failures, random.random())  # noqa: S311 - as above
-                self._shared.presence.lost(str(error), wait_ms)
+                self._shared.presence.lost(error, wait_ms)
             else:  # what only came to light when it was to be committed is a failure of the handler's
                 tried.outcome = Failed(error)
                 return _ended(tried, unsure)
