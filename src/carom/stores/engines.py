@@ -6,6 +6,7 @@ Rule: credentials stay in SQLAlchemy's URL objects; nothing here writes them dow
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -53,7 +54,7 @@ class Engines:
         """Return where the database is."""
         return self.asynchronous.url
 
-    @property
+    @cached_property
     def where(self) -> str:
         """Return where the database is, for people: no credentials."""
         url = self.url
