@@ -42,7 +42,6 @@ LEVELS = {
     "RelayRetried": logging.WARNING,
     "RelayPaused": logging.WARNING,
     "RelayParked": logging.ERROR,
-    "StoreDown": logging.WARNING,
     "Retried": logging.WARNING,
     "NotSettled": logging.WARNING,
     "NotPublished": logging.WARNING,
@@ -50,6 +49,7 @@ LEVELS = {
     "ConnectionDown": logging.WARNING,
     "ConnectionBlocked": logging.WARNING,
     "ConsumerEnded": logging.WARNING,
+    "StoreDown": logging.WARNING,
     "DeadLettered": logging.ERROR,
     "HandlerStuck": logging.ERROR,
 }

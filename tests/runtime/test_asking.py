@@ -12,6 +12,7 @@ from runtime_stage import told, until
 from carom.errors import DatabaseUnavailable
 from carom.ports import StoreDown, StoreUp
 from carom.runtime.asking import Asking
+from carom.runtime.presence import Presence
 from carom.testing.clock import VirtualClock
 
 
@@ -42,7 +43,7 @@ async def answered(asking_one, clock):
 async def test_a_question_is_asked_until_it_is_answered_with_growing_waits():
     found = []
     question, asked, clock = failing(6, DatabaseUnavailable("restarting"))
-    asking = Asking("postgresql://db/shop", clock, found.append)
+    asking = Asking(Presence("postgresql://db/shop", found.append), clock)
     assert await answered(asking.ask(question), clock) == 42
     waits = [later - earlier for earlier, later in pairwise(asked)]
     assert len(waits) == 6
@@ -58,14 +59,14 @@ async def test_a_question_is_asked_until_it_is_answered_with_growing_waits():
 async def test_an_error_nobody_expected_is_logged_and_ends_nothing(caplog):
     question, _, clock = failing(1, ZeroDivisionError())
     with caplog.at_level(logging.ERROR, "carom.store"):
-        assert await answered(Asking("db", clock, None).ask(question), clock) == 42
+        assert await answered(Asking(Presence("db"), clock).ask(question), clock) == 42
     assert "ZeroDivisionError" in caplog.text
 
 
 async def test_what_lasts_is_begun_again_whenever_it_fails():
     begun = []
     clock = VirtualClock()
-    asking = Asking("db", clock, None)
+    asking = Asking(Presence("db"), clock)
 
     async def listen():
         begun.append(1)

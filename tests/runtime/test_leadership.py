@@ -13,6 +13,7 @@ from carom import adapters
 from carom.ports import Database
 from carom.runtime.asking import Asking
 from carom.runtime.leadership import Leadership, holder_name, monotonic_ms
+from carom.runtime.presence import Presence
 from carom.testing.clock import VirtualClock
 
 TTL_MS, STAND_BY_MS = 5_000, 1_000
@@ -28,7 +29,7 @@ class Contest:
 
     def candidate(self, now_ms=None):
         changes = []
-        asking = Asking("the database", self.clock, None)
+        asking = Asking(Presence("the database"), self.clock)
         candidate = Leadership(
             self.store,
             asking,
