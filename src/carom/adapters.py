@@ -34,7 +34,7 @@ def broker(url: str, clock: Clock, report: Report) -> Broker:
 
 
 def store(database: Database, now_ms: Callable[[], int] | None = None) -> Store:
-    """Return the store of a database, not yet open. ``now_ms`` is virtual time, where there is any."""
+    """Return the store on a database, not yet open. ``now_ms`` is a test's clock, for SQLite alone."""
     return cast("Store", import_module("carom.stores").connect(database, now_ms))
 
 

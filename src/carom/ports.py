@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
+from carom.core.relaying import PATIENCE
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from carom.core.effects import PublishResult
     from carom.core.lint import ServerFacts
     from carom.core.message import Message
-    from carom.core.relaying import Backlog, Entry, Held, Mark, Row, State
+    from carom.core.relaying import Backlog, Entry, Held, Mark, Patience, Row, State
     from carom.core.topology import Topology
 
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
@@ -144,7 +146,8 @@ class Database:
     tables are and how their names begin. ``keep_sent`` is how long a row stays in the outbox after it was published,
     and nothing deletes it at once; ``keep_seen`` is how long the inbox remembers what was handled, and has to exceed
     the longest ladder of retries plus ``replay_window``, the time in which people send dead letters again.
-    ``tables`` is whether to create what is missing when an app starts, only to verify it, or to ignore it.
+    ``patience`` is how a relay meets a row that cannot be published. ``tables`` is whether to create what is missing
+    when an app starts, only to verify it, or to ignore it.
     """
 
     url: object
@@ -153,6 +156,7 @@ class Database:
     keep_sent: Duration = 0
     keep_seen: Duration = "14d"
     replay_window: Duration = "7d"
+    patience: Patience = PATIENCE
     tables: Mode = "apply"
 
 

@@ -11,8 +11,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,13 +28,16 @@ from carom.layouts import layout
 from carom.ports import Broker, Clock, Database, Mode, Observer, Store
 from carom.runtime import events, settings
 from carom.runtime.announcing import Announcing
+from carom.runtime.asking import Asking
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer
 from carom.runtime.gate import Gate
+from carom.runtime.housekeeping import Housekeeping
 from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
 from carom.runtime.publisher import Outgoing, Publisher
+from carom.runtime.relay import PACE, Pace, Relay
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.suspects import Suspects
 
@@ -45,6 +48,8 @@ Delays = RetryPolicy | Sequence[Duration] | None
 
 DEFAULT_RETRY: Sequence[Duration] = ("1s", "10s", "1m", "5m")
 _MODES = ("apply", "verify", "ignore")
+RELAY_GRACE_MS = 2_000
+"""What a relay has at least to finish what is on its way, when handlers took all of the grace."""
 _UNSAID: Any = object()
 _log = logging.getLogger("carom")
 
@@ -55,6 +60,8 @@ class App(Announcing):
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
     """
 
+    relay: Relay | None = None
+    _housekeeping: Housekeeping | None = None
     _started = False
 
     def __init__(
@@ -81,14 +88,14 @@ class App(Announcing):
         """
         if topology not in _MODES:
             raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
-        _check_names(exchange=exchange, namespace=namespace, name=name)
+        settings.check_names(exchange=exchange, namespace=namespace, name=name)
         self.name = name
         self.exchange = exchange
         self.namespace = namespace
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
         self._address = broker
-        self._database = _database(database)
+        self._database = settings.database(database)
         self._store: Store | None = None
         self.layout_name = layout
         self._retry = retry
@@ -223,7 +230,7 @@ class App(Announcing):
         if broker is not None:
             self._address = broker
         if database is not None:
-            self._database, self._store = _database(database, self._database), None
+            self._database, self._store = settings.database(database, self._database), None
         if grace is not None:
             self._grace_ms = milliseconds(grace)
 
@@ -233,15 +240,15 @@ class App(Announcing):
         """Run until SIGINT or SIGTERM, or until `ask_to_stop`.
 
         Then take no more, let running handlers finish within the grace, hand back the rest. A second signal
-        does not wait.
+        does not wait. With a database it relays the outbox too, unless ``relay`` says no.
         """
-        if relay or collect:
-            raise ConfigurationError("relay and collect need a database, and this app has none")
+        if collect:
+            raise ConfigurationError("collect is not there yet: dead letters stay in their queues")
         self._check_stopped()
         self._renew()
         watched = self._watch_signals()
         try:
-            await self._begin_unless_asked_to_stop(consume=consume)
+            await self._begin_unless_asked_to_stop(self._begin(consume=consume, relay=relay))
             await self._asked_to_stop.wait()
         finally:
             try:
@@ -260,26 +267,32 @@ class App(Announcing):
         self,
         *,
         consume: bool = True,
+        relay: bool | None = None,
         broker: Broker | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        pace: Pace = PACE,
     ) -> None:
-        """Connect, make the topology and the tables exist, and begin to consume.
+        """Connect, make the topology and the tables exist, begin to consume and, with a database, to relay.
 
-        A broker, a clock and a store can be given instead of the app's own, for tests.
+        A broker, a clock, a store and the pace of a relay can be given instead of the app's own, for tests.
         """
         self._check_stopped()
         self._renew()
-        await self._begin(consume=consume, broker=broker, clock=clock, store=store)
+        await self._begin(consume=consume, relay=relay, broker=broker, clock=clock, store=store, pace=pace)
 
     async def _begin(
         self,
         *,
         consume: bool,
+        relay: bool | None,
         broker: Broker | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        pace: Pace = PACE,
     ) -> None:
+        if relay and self._database is None:
+            raise ConfigurationError(f"the app {self.name!r} has no database whose outbox it could relay")
         self._clock = clock or RealClock()
         self._publisher = self._make_publisher()
         self._publisher.broker = self._broker = broker or self._connect()
@@ -290,6 +303,8 @@ class App(Announcing):
                 await self.store.open(self._database.tables)
             await self._broker.open()
             await self._restore()
+            if self._database is not None:
+                self._keep_outbox(self._broker, self._database, pace, relay=relay is not False)
             if consume:
                 await self._consume(self._broker)
         except BaseException:
@@ -309,6 +324,7 @@ class App(Announcing):
 
     async def _end(self, broker: Broker, grace_ms: int) -> None:
         consumers, self.consumers = self.consumers, ()
+        until = time.monotonic() + grace_ms / 1000
         began = bool(self._started or consumers)  # an app that never began has nothing to stop: its error says it all
         self._started = False
         if began:
@@ -320,6 +336,7 @@ class App(Announcing):
             await asyncio.gather(*(one.stop_taking() for one in consumers))
             abandoned = sum(await asyncio.gather(*(one.finish(grace_ms, self._hurry) for one in consumers)))
         finally:
+            await self._leave_outbox(max(min(grace_ms, RELAY_GRACE_MS), int((until - time.monotonic()) * 1000)))
             self._broker = self._publisher.broker = None
             try:
                 await broker.close()
@@ -378,10 +395,10 @@ class App(Announcing):
         """Make anew what belongs to one event loop and one run."""
         self._asked_to_stop, self._hurry, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
 
-    async def _begin_unless_asked_to_stop(self, *, consume: bool) -> None:
+    async def _begin_unless_asked_to_stop(self, begin: Coroutine[Any, Any, None]) -> None:
         """Start; a start that takes long, because the broker does or a handler hangs, can be stopped like a run."""
         asked = asyncio.ensure_future(self._asked_to_stop.wait())
-        beginning = asyncio.ensure_future(self._begin(consume=consume))
+        beginning = asyncio.ensure_future(begin)
         try:
             await asyncio.wait({asked, beginning}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -400,6 +417,33 @@ class App(Announcing):
     async def _restore(self) -> None:
         if self._broker is not None:
             await self._broker.declare(self.topology, self._mode)
+
+    def _keep_outbox(self, broker: Broker, database: Database, pace: Pace, *, relay: bool) -> None:
+        notify = self.tell if self._observers else None
+        asking = Asking(settings.shown(database), self._clock, notify)
+        self._housekeeping = Housekeeping(self.store, self._clock, asking)
+        self._housekeeping.start()
+        if relay:
+            self.relay = Relay(
+                self.store,
+                broker,
+                self._clock,
+                asking,
+                notify,
+                name=self.name,
+                restore=self._restore,
+                patience=database.patience,
+                pace=pace,
+            )
+            self.relay.start()
+
+    async def _leave_outbox(self, grace_ms: int) -> None:
+        housekeeping, self._housekeeping = self._housekeeping, None
+        if housekeeping is not None:
+            await housekeeping.stop()
+        relay, self.relay = self.relay, None
+        if relay is not None:
+            await relay.stop(grace_ms, self._hurry)
 
     async def _settled(self) -> None:
         await asyncio.gather(*(one.settled() for one in self.consumers))
@@ -444,24 +488,3 @@ class App(Announcing):
                 continue
             watched.append(number)
         return watched
-
-
-def _database(given: object, known: Database | None = None) -> Database | None:
-    if given is None or isinstance(given, Database):
-        return given
-    if isinstance(given, str) and "://" not in given:
-        raise ConfigurationError(
-            f"database={given!r} is no address of a database: say one like 'postgresql+asyncpg://localhost/shop'"
-        )
-    return Database(given) if known is None else replace(known, url=given)
-
-
-def _check_names(**names: object) -> None:
-    for what, value in names.items():
-        if not isinstance(value, str) or not 0 < len(value.encode()) <= _NAME_LIMIT or value.startswith("amq."):
-            raise ConfigurationError(
-                f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes that does not begin with 'amq.'"
-            )
-
-
-_NAME_LIMIT = 200

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from carom.errors import ConfigurationError
+from carom.ports import Database
 
 NAMES = ("broker", "database", "exchange", "namespace", "layout", "name", "retry", "grace", "topology")
 """What `App` takes as text; each is CAROM_<NAME> in the environment."""
 
+NAME_LIMIT = 200
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 
 
@@ -40,6 +43,32 @@ def durations(value: str) -> tuple[str, ...]:
 def redacted(text: str) -> str:
     """Return text with the credentials of any URL in it taken out."""
     return _CREDENTIALS.sub("***@", text)
+
+
+def database(given: object, known: Database | None = None) -> Database | None:
+    """Return the database that is meant by a URL, an engine or a `Database`; used as the ``known`` one, if any."""
+    if given is None or isinstance(given, Database):
+        return given
+    if isinstance(given, str) and "://" not in given:
+        raise ConfigurationError(
+            f"database={given!r} is no address of a database: say one like 'postgresql+asyncpg://localhost/shop'"
+        )
+    return Database(given) if known is None else replace(known, url=given)
+
+
+def shown(database: Database) -> str:
+    """Return how a database is named to people: its address, without any password."""
+    url = database.url
+    return redacted(str(url if isinstance(url, str) else getattr(url, "url", type(url).__name__)))
+
+
+def check_names(**names: object) -> None:
+    """Raise ConfigurationError for a name that no broker would take."""
+    for what, value in names.items():
+        if not isinstance(value, str) or not 0 < len(value.encode()) <= NAME_LIMIT or value.startswith("amq."):
+            raise ConfigurationError(
+                f"{what}={value!r}: say a name of 1 to {NAME_LIMIT} bytes that does not begin with 'amq.'"
+            )
 
 
 def _read(file: str, variable: str) -> str:
