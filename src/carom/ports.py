@@ -244,6 +244,10 @@ class Unit(Protocol):
     async def commit(self) -> None:
         """Make it so."""
 
+    @property
+    def lost(self) -> bool:
+        """Tell whether the connection broke while the session was used."""
+
 
 class Inbox(Protocol):
     """A table of what was handled, written in the same transaction as what the handler did."""

@@ -42,6 +42,7 @@ LEVELS = {
     "ConnectionDown": logging.WARNING,
     "ConnectionBlocked": logging.WARNING,
     "ConsumerEnded": logging.WARNING,
+    "StoreDown": logging.WARNING,
     "DeadLettered": logging.ERROR,
     "HandlerStuck": logging.ERROR,
 }

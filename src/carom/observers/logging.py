@@ -37,6 +37,7 @@ _LEVELS: dict[type, int] = {
     events.Leading: logging.INFO,
     events.StandingBy: logging.INFO,
     events.Discarded: logging.INFO,
+    events.Duplicate: logging.INFO,
     events.HandedBack: logging.INFO,
     events.HandlerFreed: logging.INFO,
     events.Started: logging.INFO,
@@ -121,6 +122,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
         f"{_who(e)} failed at attempt {e.attempt} and comes back in {text(e.delay_ms)}: {_why(e)}"
     ),
     events.DeadLettered: lambda e: f"{_who(e)} is a dead letter ({e.reason}) after attempt {e.attempt}: {_why(e)}",
+    events.Duplicate: lambda e: f"{_who(e)} is a duplicate at attempt {e.attempt}: nothing was done",
     events.Discarded: lambda e: f"{_who(e)} was discarded: {e.reason!r}",
     events.HandedBack: lambda e: f"{_who(e)} is handed back because the worker stops",
     events.Postponed: lambda e: f"{_who(e)} goes on waiting for {text(e.delay_ms)}",

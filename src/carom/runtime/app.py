@@ -36,6 +36,7 @@ from carom.runtime.housekeeping import Housekeeping
 from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
+from carom.runtime.presence import Presence
 from carom.runtime.publisher import Outgoing, Publisher
 from carom.runtime.relay import PACE, Pace, Relay
 from carom.runtime.surroundings import Surroundings
@@ -109,6 +110,7 @@ class App(Announcing):
         self._clock: Clock = RealClock()
         self._broker: Broker | None = None
         self._suspects: Suspects | None = None
+        self._presence = Presence()
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -146,7 +148,7 @@ class App(Announcing):
         def declare(function: F) -> F:
             if self._broker is not None:
                 raise ConfigurationError(f"{function!r} cannot listen: the app {self.name!r} runs already")
-            declared = listener(function, binding_keys, options, self.name, self._codecs)
+            declared = listener(function, binding_keys, options, self.name, self._codecs, self._database)
             for other in self.listeners:
                 if other.queue == declared.queue:
                     raise ConfigurationError(
@@ -231,6 +233,8 @@ class App(Announcing):
             self._address = broker
         if database is not None:
             self._database, self._store = settings.database(database, self._database), None
+            for declared in self.listeners:
+                declared.check(self._database)
         if grace is not None:
             self._grace_ms = milliseconds(grace)
 
@@ -295,6 +299,8 @@ class App(Announcing):
             raise ConfigurationError(f"the app {self.name!r} has no database whose outbox it could relay")
         self._clock = clock or RealClock()
         self._publisher = self._make_publisher()
+        where = "" if self._database is None else settings.shown(self._database)
+        self._presence = Presence(where, self.tell if self._observers else None)
         self._publisher.broker = self._broker = broker or self._connect()
         if store is not None:
             self._store = store
@@ -420,7 +426,7 @@ class App(Announcing):
 
     def _keep_outbox(self, broker: Broker, database: Database, pace: Pace, *, relay: bool) -> None:
         notify = self.tell if self._observers else None
-        asking = Asking(settings.shown(database), self._clock, notify)
+        asking = Asking(self._presence, self._clock)
         self._housekeeping = Housekeeping(self.store, self._clock, asking)
         self._housekeeping.start()
         if relay:
@@ -457,6 +463,7 @@ class App(Announcing):
             notify=self.tell if self._observers else None,
             restore=self._restore,
             inbox=None if self._database is None else self.store,
+            presence=self._presence,
             settled=self._settled,
             middleware=tuple(self._middleware),
             host=socket.gethostname(),

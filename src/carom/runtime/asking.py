@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from carom.errors import StoreError
-from carom.ports import Clock, StoreDown, StoreUp
+from carom.ports import Clock
+from carom.runtime.presence import Presence
 from carom.runtime.service import Backoff
 
 T = TypeVar("T")
@@ -25,13 +26,11 @@ _log = logging.getLogger("carom.store")
 class Asking:
     """Asks one database for several who need it."""
 
-    def __init__(self, database: str, clock: Clock, notify: Callable[[object], None] | None) -> None:
-        """Take it to be there. ``database`` is how it is named to people, without its password."""
-        self._database = database
+    def __init__(self, presence: Presence, clock: Clock) -> None:
+        """Ask nothing yet."""
+        self._presence = presence
         self._clock = clock
-        self._notify = notify
         self._open = 0
-        self._is_down = False
 
     @property
     def waits(self) -> bool:
@@ -49,7 +48,7 @@ class Asking:
                 failures += 1
                 wait_ms = self._down(error, failures)
             else:
-                self._up()
+                self._presence.found()
                 return answer
             finally:
                 self._open -= 1
@@ -70,15 +69,6 @@ class Asking:
     def _down(self, error: Exception, failures: int) -> int:
         wait_ms = PATIENCE.wait_ms(failures, random.random())  # noqa: S311 - jitter is no secret
         if not isinstance(error, StoreError):
-            _log.error("the database %s was asked, and this came of it", self._database, exc_info=error)
-        if not self._is_down:
-            self._is_down = True
-            if self._notify is not None:
-                self._notify(StoreDown(self._database, str(error) or type(error).__name__, wait_ms))
+            _log.error("the database %s was asked, and this came of it", self._presence.database, exc_info=error)
+        self._presence.lost(error, wait_ms)
         return wait_ms
-
-    def _up(self) -> None:
-        if self._is_down:
-            self._is_down = False
-            if self._notify is not None:
-                self._notify(StoreUp(self._database))

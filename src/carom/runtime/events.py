@@ -1,7 +1,7 @@
 """What happened: frozen events for observers. Ids, attempts, classifications and durations, never opinions.
 
-Rule: every delivery ends in exactly one of Handled, Retried, DeadLettered, Discarded, HandedBack, Postponed
-or Dropped. An event is made only when somebody observes.
+Rule: every delivery ends in exactly one of Handled, Duplicate, Retried, DeadLettered, Discarded, HandedBack,
+Postponed or Dropped. An event is made only when somebody observes.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ class Handled(Delivered):
     """The handler returned and the message is settled."""
 
     duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate(Delivered):
+    """The message was handled before, or goes on as another copy: it was acknowledged, and nothing was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +231,7 @@ class Stopped:
 Event: TypeAlias = (
     Received
     | Handled
+    | Duplicate
     | Retried
     | DeadLettered
     | Discarded

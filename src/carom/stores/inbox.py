@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from carom.ports import Unit
 from carom.stores import failures
 from carom.stores.failures import translated
+from carom.stores.lent import LentSession
 from carom.stores.place import Place
 
 T = TypeVar("T")
@@ -39,16 +40,23 @@ class SqlInbox:
 
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[Unit]:
-        async with AsyncSession(self._place.engines.asynchronous, expire_on_commit=False) as session:
-            yield WaitingUnit(session, self._admission)
+        session = AsyncSession(self._place.engines.asynchronous, sync_session_class=LentSession, expire_on_commit=False)
+        unit = WaitingUnit(session, self._admission)
+        try:
+            yield unit
+        finally:
+            if unit.committed:  # nothing is waited for
+                await session.run_sync(_close)
+            else:
+                await asyncio.shield(asyncio.ensure_future(session.run_sync(_close)))
 
     @asynccontextmanager
     async def _begin_in_thread(self) -> AsyncIterator[Unit]:
-        session = Session(self._place.engines.synchronous, expire_on_commit=False)
+        session = LentSession(self._place.engines.synchronous, expire_on_commit=False)
         try:
             yield ThreadUnit(session, self._admission)
         finally:
-            await _to_the_end(session.close)
+            await _to_the_end(session.close_loan)
 
     @asynccontextmanager
     async def failing(self, listener: str, message_id: str, attempt: int, *, last: bool) -> AsyncIterator[bool]:
@@ -147,49 +155,76 @@ class WaitingUnit:
     def __init__(self, session: AsyncSession, admission: Admission) -> None:
         """Begin when something is done."""
         self.session = session
+        self.committed = False
         self._admission = admission
+        self._connection: Connection | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the connection broke while the session was used."""
+        return self._connection is not None and self._connection.invalidated
 
     async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
         """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
+
+        def admit(session: Session) -> Sequence[bool]:
+            self._connection = session.connection()
+            return self._admission(self._connection, listener, arrivals)
+
         with translated("admitting messages", self._admission.place.where):
-            connection = await self.session.connection()
-            return await connection.run_sync(self._admission, listener, arrivals)
+            return await self.session.run_sync(admit)
 
     async def commit(self) -> None:
         """Make it so."""
         try:
-            await self.session.commit()
+            await self.session.run_sync(_commit)
         except Exception as error:
             if failures.is_absence(error):
                 raise failures.translation(error, "committing", self._admission.place.where) from error
             raise
+        self.committed = True
 
 
 class ThreadUnit:
     """A transaction with a `Session`, which is used by one thread at a time."""
 
-    def __init__(self, session: Session, admission: Admission) -> None:
+    def __init__(self, session: LentSession, admission: Admission) -> None:
         """Begin when something is done."""
         self.session = session
         self._admission = admission
+        self._connection: Connection | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the connection broke while the session was used."""
+        return self._connection is not None and self._connection.invalidated
 
     async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
         """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
 
         def admit() -> Sequence[bool]:
             with translated("admitting messages", self._admission.place.where):
-                return self._admission(self.session.connection(), listener, arrivals)
+                self._connection = self.session.connection()
+                return self._admission(self._connection, listener, arrivals)
 
         return await _to_the_end(admit)
 
     async def commit(self) -> None:
         """Make it so."""
         try:
-            await _to_the_end(self.session.commit)
+            await _to_the_end(self.session.commit_loan)
         except Exception as error:
             if failures.is_absence(error):
                 raise failures.translation(error, "committing", self._admission.place.where) from error
             raise
+
+
+def _commit(session: Session) -> None:
+    cast("LentSession", session).commit_loan()
+
+
+def _close(session: Session) -> None:
+    cast("LentSession", session).close_loan()
 
 
 async def _to_the_end(work: Callable[[], T]) -> T:
