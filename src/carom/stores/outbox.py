@@ -168,9 +168,8 @@ class SqlOutbox:
             f"ORDER BY seq LIMIT {_LOOKED_AT}"
         )
         oldest = f"(SELECT {ms(now)} - {ms('MIN(since)')} FROM ({first}) AS first_ready)"
-        ready, later, failing, parked, sent, age = (
-            await self._place.run("counting", f"SELECT {counts}, {oldest}")
-        ).one()
+        found: Sequence[Any] = (await self._place.run("counting", f"SELECT {counts}, {oldest}")).one()
+        ready, later, failing, parked, sent, age = found
         return Backlog(ready, later, failing, parked, sent, max(0, age or 0))
 
     async def find(self, states: Collection[State], limit: int) -> Sequence[Held]:

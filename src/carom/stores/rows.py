@@ -118,30 +118,16 @@ def _headers(message: Message) -> str:
 def _written(value: object, depth: int) -> object:
     if depth > DEPTH_LIMIT:
         raise ValueError(f"they are nested more than {DEPTH_LIMIT} deep")
-    match value:
-        case None | bool():
-            found: object = value
-        case str():
-            found = str(value)
-        case int():
-            found = int(value)
-        case float():
-            if not math.isfinite(value):
-                raise ValueError(f"{value} has no form in AMQP")
-            found = float(value)
-        case bytes() | bytearray() | memoryview():
-            found = {_BYTES: b64encode(value).decode()}
-        case datetime():
-            found = {_TIME: value.isoformat()}
-        case Decimal():
-            found = {_DECIMAL: str(value)}
-        case Mapping():
-            found = _map_written(value, depth)
-        case list() | tuple():
-            found = [_written(item, depth + 1) for item in value]
-        case _:
-            raise TypeError(f"AMQP has no such value as {type(value).__name__}")
-    return found
+    for kind, write in _WRITERS:
+        if isinstance(value, kind):
+            return write(value, depth)
+    raise TypeError(f"AMQP has no such value as {type(value).__name__}")
+
+
+def _finite(value: float, _depth: int) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} has no form in AMQP")
+    return float(value)
 
 
 def _map_written(value: Mapping[Any, object], depth: int) -> object:
@@ -178,3 +164,15 @@ _READERS: dict[str, Callable[[Any], object]] = {
     _DECIMAL: Decimal,
     _MAP: lambda value: {name: _read(item) for name, item in value.items()},
 }
+
+_WRITERS: tuple[tuple[Any, Callable[[Any, int], object]], ...] = (
+    ((bool, type(None)), lambda value, _: value),
+    (str, lambda value, _: str(value)),
+    (int, lambda value, _: int(value)),
+    (float, _finite),
+    ((bytes, bytearray, memoryview), lambda value, _: {_BYTES: b64encode(value).decode()}),
+    (datetime, lambda value, _: {_TIME: value.isoformat()}),
+    (Decimal, lambda value, _: {_DECIMAL: str(value)}),
+    (Mapping, _map_written),
+    ((list, tuple), lambda value, depth: [_written(item, depth + 1) for item in value]),
+)
