@@ -161,6 +161,13 @@ def _tune(engine: Engine, url: URL) -> None:
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
 
+    @event.listens_for(engine, "reset")
+    def _returned(connection: Any, _record: object, _state: object) -> None:
+        # A COMMIT that SQLite refuses, for a deferred constraint say, leaves the transaction open; SQLAlchemy takes it
+        # for ended, and would give the connection to somebody else like that.
+        if getattr(connection, "driver_connection", connection).in_transaction:
+            connection.rollback()
+
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:
         # IMMEDIATE, because who reads first and writes then is refused at once when somebody else wrote meanwhile.
