@@ -76,6 +76,3 @@ def again(message, **headers):
 
 def file_database(path):
     return f"sqlite+aiosqlite:///{path}/effects.db"
-
-
-
