@@ -55,18 +55,19 @@ def shop(app, **options):
     sessions = session_factory(app)
 
     async def begun() -> AsyncIterator[AsyncSession]:
-        async with sessions() as session, session.begin():
+        async with sessions() as session:
             yield session
 
     api = FastAPI(lifespan=lifespan(app, **options))
     Emitting = Annotated[Emitter, Depends(emitter(app, begun))]  # noqa: N806 - a type
 
     @api.post("/orders", status_code=201)
-    async def place(number: int, emit: Emitting) -> str:
-        message = emit("order.placed", {"id": number}, key=str(number))
-        emit.many([("order.counted", number), ("order.counted", number)])
-        if number < 0:
-            raise HTTPException(422)
+    async def place(number: int, session: Annotated[AsyncSession, Depends(begun)], emit: Emitting) -> str:
+        async with session.begin():
+            message = emit("order.placed", {"id": number}, key=str(number))
+            emit.many([("order.counted", number), ("order.counted", number)])
+            if number < 0:
+                raise HTTPException(422)
         return message.id
 
     return api
