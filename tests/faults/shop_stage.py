@@ -122,7 +122,7 @@ class Shop:
 
     def check(self) -> None:
         """Compare the books with what customers were told, row by row."""
-        orders = {order: cents for order, cents in self.ask("SELECT id, cents FROM orders")}
+        orders = dict(self.ask("SELECT id, cents FROM orders"))
         assert self.taken <= orders.keys(), "an order that was taken is not there"
         assert set(orders.values()) == {POOR}, "an order that was rolled back is there"
         assert len(orders) - len(self.taken) <= self.unknown

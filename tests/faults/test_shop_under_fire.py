@@ -53,8 +53,8 @@ async def opened(folder, broker, database, engine):
                 yield shop
             finally:
                 supervising.cancel()
-        except BaseException:
-            print(programs.story())
+        except Exception as error:
+            error.add_note(programs.story())
             raise
 
 

@@ -12,8 +12,8 @@
             session.add(order)
             emit("order.placed", order, key=order.id)
 
-Commit in the path operation, as here, and not after the ``yield`` of the dependency: FastAPI ends its dependencies after
-the answer was sent, from 0.118 on, and the answer would be a promise that a commit can still break.
+Commit in the path operation, as here, and not after the ``yield`` of the dependency: from 0.118 on FastAPI ends its
+dependencies after the answer was sent, and the answer would be a promise that a commit can still break.
 
 Rule: an emitter does nothing that `App.emit` does not. Whose session it is, and who commits it, stays the program's.
 """
