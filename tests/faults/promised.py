@@ -46,7 +46,7 @@ def build(broker: str, database: str) -> App:
         grace="5s",
     )
 
-    @app.listen("job", queue="promised.work", idempotent=True)
+    @app.listen("job", queue="promised.work", idempotent=True, concurrency=4, prefetch=6)
     async def work(job: Job, message: Message, session: AsyncSession) -> None:
         await session.execute(EFFECTS.insert().values(queue="work", number=job.number))
         if job.kind == "chain":
@@ -56,11 +56,7 @@ def build(broker: str, database: str) -> App:
         if job.kind == "flaky" and message.attempt == 1:
             raise Unlucky
 
-    @app.listen("followed", queue="promised.follow", idempotent=True)
-    def follow(job: Job) -> None:
-        """Do nothing; what follows is counted by the effects of `count`."""
-
-    @app.listen("followed", queue="promised.count", idempotent=True)
+    @app.listen("followed", queue="promised.count", idempotent=True, concurrency=4)
     async def count(job: Job, session: AsyncSession) -> None:
         await session.execute(EFFECTS.insert().values(queue="count", number=job.number))
 

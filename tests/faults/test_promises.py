@@ -25,7 +25,7 @@ from databases import database_of_its_own, spoken_by
 from faults.promised import EFFECTS, METADATA, Job, build
 from processes import Programs
 
-ROUNDS, KILLS, EMITS = 3, 5, 240
+ROUNDS, KILLS, EMITS = 3, 5, 220
 """How often a process is killed in a round, and how much is emitted before each."""
 PROGRESS = 25
 KINDS = ("plain",) * 6 + ("flaky", "flaky", "chain", "poison")
@@ -150,7 +150,7 @@ async def test_what_was_committed_is_handled_waits_or_is_dead_whoever_is_killed(
                 await everything_comes_to_its_end(emitter, checker)
         finally:
             await app.store.close()
-    assert len(emitter.committed) > 2_000, "enough was promised to prove something"
+    assert len(emitter.committed) > 1_800, "enough was promised to prove something"
     assert len(emitter.rolled_back) > 500
     assert sum(waiting for _, waiting, *_ in found) > 0, "something was waiting when it was looked for"
     print(found, len(emitter.committed), len(emitter.rolled_back), file=sys.stderr)
