@@ -6,13 +6,13 @@ Rule: nothing imports an adapter by its module but this; everybody else has a po
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from carom.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from carom.ports import Broker, Clock, Observer, Report
+    from carom.ports import Broker, Clock, Location, Observer, Report
 
 _BROKERS = {
     "embedded": "carom.brokers.embedded",
@@ -21,14 +21,19 @@ _BROKERS = {
 }
 
 
-def broker(url: str, clock: Clock, report: Report) -> Broker:
-    """Return the broker of a URL, not yet open."""
-    scheme = urlsplit(url).scheme
+def broker(url: Location, clock: Clock, report: Report) -> Broker:
+    """Return the broker of a URL, not yet open. Several URLs, or what gives them, are those of a RabbitMQ."""
+    scheme = urlsplit(url).scheme if isinstance(url, str) else "amqp"
     module = _BROKERS.get(scheme)
     if module is None:
         known = ", ".join(f"{name}://" for name in _BROKERS)
         raise ConfigurationError(f"no broker answers to {scheme or url!r}; this version knows {known}")
     return cast("Broker", import_module(module).connect(url, clock, report))
+
+
+def is_location(given: object) -> TypeGuard[Location]:
+    """Tell whether somebody gave where a broker is, and not the broker itself."""
+    return isinstance(given, str | list | tuple) or callable(given)
 
 
 def logging_observer() -> Observer:

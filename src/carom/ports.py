@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from carom.core.message import Message
     from carom.core.topology import Topology
 
+Location: TypeAlias = str | Sequence[str] | Callable[[], str | Sequence[str]]
+"""Where a broker is: a URL, the URLs of a cluster's hosts, or what gives either whenever it is asked."""
+
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
 """``apply`` declares what is missing, ``verify`` only compares, ``ignore`` does nothing."""
 

@@ -15,10 +15,11 @@ import click
 
 from carom.cli import logs
 from carom.cli.loading import load
-from carom.cli.options import DURATION, app_dir_option, broker_option, option, speaking
+from carom.cli.options import DURATION, app_dir_option, lasting_broker_option, option, speaking
 from carom.cli.output import FAILED, OK, Output
 from carom.core.durations import text
 from carom.errors import ConfigurationError
+from carom.ports import Location
 from carom.runtime.app import App
 from carom.runtime.events import Stopped
 
@@ -30,7 +31,7 @@ HURRY_MS = 5_000
 
 @click.command(short_help="Run the consumers of an app.")
 @click.argument("app", metavar="APP")
-@broker_option("Another broker than the app's own.")
+@lasting_broker_option("Another broker than the app's own.")
 @option("--grace", type=DURATION, envvar="CAROM_GRACE", help="How long handlers may go on when it stops, as in 30s.")
 @option(
     "--log-format",
@@ -41,7 +42,9 @@ HURRY_MS = 5_000
 )
 @app_dir_option
 @speaking
-def run(out: Output, *, app: str, broker: str | None, grace: int | None, log_format: logs.Format, app_dir: str) -> int:
+def run(
+    out: Output, *, app: str, broker: Location | None, grace: int | None, log_format: logs.Format, app_dir: str
+) -> int:
     """Run the consumers of APP, such as shop:app, until SIGINT or SIGTERM.
 
     APP is the module and, after the colon, an App or a function that makes one. Then it takes no more messages,

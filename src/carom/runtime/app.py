@@ -13,7 +13,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from carom import adapters
 from carom.codecs import Registry, standard
@@ -24,7 +24,7 @@ from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
 from carom.layouts import layout
-from carom.ports import Broker, Clock, Mode, Observer
+from carom.ports import Broker, Clock, Location, Mode, Observer
 from carom.runtime import events, settings
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer
@@ -57,7 +57,7 @@ class App:
 
     def __init__(
         self,
-        broker: str | Broker = "embedded://",
+        broker: Location | Broker = "embedded://",
         *,
         database: object = None,
         exchange: str = "events",
@@ -72,6 +72,8 @@ class App:
     ) -> None:
         """Check what is given; connect to nothing.
 
+        ``broker`` is a URL, a list with the URL of each host of a cluster, a function that is asked for either
+        before every connection, so that credentials may change, or a broker.
         ``retry`` is the default for listeners, ``grace`` is how long running handlers may go on when the app
         stops, ``delays`` are those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is
         missing, only to verify it, or to ignore it.
@@ -187,8 +189,8 @@ class App:
         return self.layout.topology
 
     @property
-    def address(self) -> str | Broker:
-        """Return the broker it was given: its URL, or the broker itself."""
+    def address(self) -> Location | Broker:
+        """Return the broker it was given: where it is, or the broker itself."""
         return self._address
 
     @property
@@ -196,7 +198,7 @@ class App:
         """Return how long running handlers may go on when the app stops."""
         return self._grace_ms
 
-    def configure(self, *, broker: str | Broker | None = None, grace: Duration | None = None) -> None:
+    def configure(self, *, broker: Location | Broker | None = None, grace: Duration | None = None) -> None:
         """Let whoever runs the app decide otherwise than its program did; before it starts, not later."""
         if self._broker is not None:
             raise ConfigurationError(f"the app {self.name!r} runs already: configure it before it starts")
@@ -362,9 +364,9 @@ class App:
         return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
-        if isinstance(self._address, str):
+        if adapters.is_location(self._address):
             return adapters.broker(self._address, self._clock, self.tell)
-        return self._address
+        return cast("Broker", self._address)
 
     def _check_stopped(self) -> None:
         if self._broker is not None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from carom.brokers.rabbitmq import declaring, versions
-from carom.brokers.rabbitmq.address import Address, parse
+from carom.brokers.rabbitmq.address import Address, read
 from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.connection import Link
 from carom.brokers.rabbitmq.consuming import RabbitSubscription
@@ -26,7 +26,7 @@ from carom.core.effects import PublishResult
 from carom.core.lint import QueueFacts, ServerFacts
 from carom.core.message import Message
 from carom.core.topology import Topology
-from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
+from carom.errors import BrokerError, BrokerUnavailable
 from carom.ports import (
     BrokerEvent,
     Clock,
@@ -35,6 +35,7 @@ from carom.ports import (
     ConsumerEnded,
     Delivery,
     Depth,
+    Location,
     Mode,
     Report,
 )
@@ -46,7 +47,7 @@ ALARM_S = 1.0
 class RabbitBroker:
     """Implements `carom.ports.Broker` on a RabbitMQ from 3.10 on."""
 
-    def __init__(self, url: str | Callable[[], str], clock: Clock, report: Report | None = None) -> None:
+    def __init__(self, url: Location, clock: Clock, report: Report | None = None) -> None:
         """Connect to nothing yet. A callable is asked for the URL at every connect, for credentials that rotate."""
         self._url = url
         first = self._address()
@@ -171,14 +172,12 @@ class RabbitBroker:
 
     def _address(self) -> Address:
         if not callable(self._url):
-            return parse(self._url)
+            return read(self._url)
         try:
             url = self._url()
         except Exception as error:  # somebody else's code: whatever it raises, the next try asks again
             raise BrokerUnavailable(f"the broker's URL cannot be had: {type(error).__name__}: {error}") from error
-        if not isinstance(url, str):
-            raise ConfigurationError(f"what gives the broker's URL gave a {type(url).__name__} instead of a string")
-        return parse(url)
+        return read(url)
 
     @asynccontextmanager
     async def _questions(self) -> AsyncIterator[Questions]:
