@@ -79,7 +79,7 @@ async def test_a_queue_that_belongs_to_one_connection_is_told_as_such(rabbitmq_u
     async with opened(rabbitmq_url) as broker, admin(rabbitmq_url) as channel:
         name = fresh("exclusive")
         channel.queue_declare(name, exclusive=True)
-        theirs = replace(queue(kind="classic"), name=name, durable=False)
+        theirs = replace(queue(kind="classic"), name=name)
         for mode in ("apply", "verify"):
             [line] = await differences(broker, theirs, mode=mode)
             assert f"queue {name!r} belongs to one other connection alone" in line
