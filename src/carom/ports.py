@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 
 if TYPE_CHECKING:
     from carom.core.effects import PublishResult
-    from carom.core.lint import ServerFacts
+    from carom.core.lint import Needs, ServerFacts
     from carom.core.message import Message
     from carom.core.topology import Topology
 
@@ -131,8 +131,8 @@ class Broker(Protocol):
 class Inspectable(Protocol):
     """A broker that can be asked about itself; not every one can."""
 
-    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
-        """Return what the server says of itself and of these queues."""
+    async def inspect(self, queues: Sequence[str], needs: Needs) -> ServerFacts:
+        """Return what the server says of itself, of these queues, and of what this user may do."""
 
 
 @dataclass(frozen=True, slots=True)

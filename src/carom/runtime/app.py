@@ -51,6 +51,8 @@ class App:
     """Listeners on an exchange, and the way to publish to it.
 
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
+    Its broker is given by a URL, by a list with the URL of each host of a cluster, by a function that is asked for
+    either before every connection, so that credentials may change, or as an object.
     """
 
     _started = False
@@ -72,8 +74,6 @@ class App:
     ) -> None:
         """Check what is given; connect to nothing.
 
-        ``broker`` is a URL, a list with the URL of each host of a cluster, a function that is asked for either
-        before every connection, so that credentials may change, or a broker.
         ``retry`` is the default for listeners, ``grace`` is how long running handlers may go on when the app
         stops, ``delays`` are those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is
         missing, only to verify it, or to ignore it.
