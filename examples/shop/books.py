@@ -9,9 +9,11 @@ import asyncio
 import json
 import sys
 
-from shop import Base, Order, Payment, Shipment, app
+from shop import Model, Order, Payment, Shipment, app
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from carom.integrations.sqlalchemy import engine
 
 
 async def count(connection: AsyncConnection) -> dict[str, int]:
@@ -40,11 +42,10 @@ def balance(books: dict[str, int]) -> bool:
 
 
 async def main() -> int:
-    engine = create_async_engine(app.database.url)
-    async with engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
+    async with engine(app).begin() as connection:
+        await connection.run_sync(Model.metadata.create_all)
         books = await count(connection)
-    await engine.dispose()
+    await app.store.close()
     print(json.dumps({**books, "balance": balance(books)}))
     return 0 if balance(books) else 1
 

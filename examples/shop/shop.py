@@ -32,25 +32,25 @@ app = App(
 )
 
 
-class Base(DeclarativeBase):
+class Model(DeclarativeBase):
     pass
 
 
-class Order(Base):
+class Order(Model):
     __tablename__ = "orders"
     id: Mapped[str] = mapped_column(primary_key=True)
     customer: Mapped[str]
     cents: Mapped[int]
 
 
-class Payment(Base):
+class Payment(Model):
     __tablename__ = "payments"
     id: Mapped[int] = mapped_column(primary_key=True)
     order_id: Mapped[str] = mapped_column(ForeignKey(Order.id))
     cents: Mapped[int]
 
 
-class Shipment(Base):
+class Shipment(Model):
     __tablename__ = "shipments"
     id: Mapped[int] = mapped_column(primary_key=True)
     order_id: Mapped[str] = mapped_column(ForeignKey(Order.id))

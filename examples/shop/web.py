@@ -7,28 +7,37 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
 from uuid import uuid4
 
-from fastapi import FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException
 from pydantic import BaseModel
-from shop import Base, Order, Placed, app
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from shop import Model, Order, Placed, app
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from carom.integrations.fastapi import Emitter, emitter, lifespan
+from carom.integrations.sqlalchemy import engine, session_factory
 
 LIMIT_CENTS = 100_000
-database: AsyncEngine = create_async_engine(app.database.url)
+sessions = session_factory(app)
 
 
 @asynccontextmanager
 async def tables(_api: FastAPI) -> AsyncIterator[None]:
-    async with database.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-    await app.store.open("apply")
+    async with engine(app).begin() as connection:
+        await connection.run_sync(Model.metadata.create_all)
     yield
-    await app.store.close()
-    await database.dispose()
 
 
-api = FastAPI(lifespan=tables)
+async def begun() -> AsyncIterator[AsyncSession]:
+    async with sessions() as session:
+        yield session
+
+
+# Emitting needs the database alone: orders are taken while the broker and all workers are away.
+api = FastAPI(lifespan=lifespan(app, tables))
+Session = Annotated[AsyncSession, Depends(begun)]
+Emitting = Annotated[Emitter, Depends(emitter(app, begun))]
 
 
 class Basket(BaseModel):
@@ -37,11 +46,11 @@ class Basket(BaseModel):
 
 
 @api.post("/orders", status_code=201)
-async def place(basket: Basket) -> dict[str, str]:
-    order = Order(id=uuid4().hex, customer=basket.customer, cents=basket.cents)
-    async with AsyncSession(database) as session, session.begin():
+async def place(basket: Basket, session: Session, emit: Emitting) -> dict[str, str]:
+    async with session.begin():  # committed before the answer: a 201 is a promise
+        order = Order(id=uuid4().hex, customer=basket.customer, cents=basket.cents)
         session.add(order)
-        app.emit(session, "order.placed", Placed(order.id, order.customer, order.cents), key=order.id)
+        emit("order.placed", Placed(order.id, order.customer, order.cents), key=order.id)
         if basket.cents > LIMIT_CENTS:  # on purpose after both: neither is left when the transaction is rolled back
             raise HTTPException(422, "nobody has so much money")
     return {"order": order.id}

@@ -21,7 +21,7 @@ T = TypeVar("T")
 async def at(app: App, given: str | None, do: Callable[[Broker], Awaitable[T]]) -> T:
     """Do something at the broker of an app, or at another one that was given."""
     address = given or app.address
-    if not isinstance(address, str):
+    if not adapters.is_location(address):
         raise click.UsageError("this app was given a broker object: say --broker URL")
     broker = adapters.broker(address, RealClock(), lambda _event: None)
     await broker.open()

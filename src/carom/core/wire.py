@@ -162,8 +162,14 @@ def dead(arrival: Arrival, to: Address, note: Note) -> Message | None:
 
 
 def _origin(arrival: Arrival) -> dict[str, object]:
-    origin = {wire.QUEUE: arrival.queue, wire.EXCHANGE: arrival.exchange, wire.KEY: arrival.routing_key}
-    return {**origin, wire.DEATHS: arrival.deaths} if arrival.deaths else origin
+    origin: dict[str, object] = {
+        wire.QUEUE: arrival.queue,
+        wire.EXCHANGE: arrival.exchange,
+        wire.KEY: arrival.routing_key,
+    }
+    if arrival.deaths:
+        origin[wire.DEATHS] = arrival.deaths
+    return origin
 
 
 def _failure(arrival: Arrival, note: Note) -> dict[str, object]:

@@ -20,7 +20,8 @@ from carom.core import wire
 from carom.core.settlement import Layout, put_back
 from carom.core.wire import Arrival
 from carom.ports import Delivery
-from carom.runtime.handling import Handling, Taken
+from carom.runtime.handling import Handling
+from carom.runtime.inbox import Taken
 from carom.runtime.intake import Intake
 from carom.runtime.listener import LINGER_MS, Listener
 from carom.runtime.settling import Settling
@@ -39,7 +40,7 @@ class Consumer:
         """Take nothing yet."""
         self.listener = listener
         self._shared = shared
-        self._settling = Settling(listener.queue, shared)
+        self._settling = Settling(listener.queue, shared, shared.inbox if listener.idempotent else None)
         self._handling = Handling(listener, shared, self._settling)
         self._counts = _counts_returns(listener.queue, shared.layout)
         self._counts_suspects = _counts_returns(shared.layout.suspects, shared.layout)

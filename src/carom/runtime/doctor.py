@@ -5,7 +5,7 @@ Rule: looking changes nothing: no message is taken, nothing is declared.
 
 from __future__ import annotations
 
-from carom.core.lint import Finding, Inventory, Level, ServerFacts, found, lint_server, of_topology, review
+from carom.core.lint import Finding, Inventory, Level, Needs, ServerFacts, found, lint_server, of_topology, review
 from carom.errors import BrokerError, ConfigurationError, NotPermitted, TopologyMismatch
 from carom.ports import Broker, Inspectable, Observable
 from carom.runtime.app import App
@@ -17,7 +17,7 @@ async def examine(app: App, broker: Broker) -> tuple[Finding, ...]:
     compared = await _compared(app, broker)
     facts: ServerFacts | None = None
     if isinstance(broker, Inspectable):
-        facts = await broker.inspect([queue.name for queue in topology.queues])
+        facts = await broker.inspect([queue.name for queue in topology.queues], needs(app))
     timeouts = {one.queue: one.timeout_ms for one in app.listeners}
     server = () if facts is None else lint_server(facts, topology, timeouts)
     there = await _there(broker) or of_topology(topology, "" if facts is None else facts.version)
@@ -35,6 +35,16 @@ async def _there(broker: Broker) -> Inventory | None:
         return await broker.observe()
     except (ConfigurationError, BrokerError):
         return None
+
+
+def needs(app: App) -> Needs:
+    """Return where an app publishes and consumes."""
+    layout, queues = app.layout, [one.queue for one in app.listeners]
+    places = [layout.suspect_address, layout.dead_address, layout.queue_address]
+    addresses = [place(queue) for queue in queues for place in places]
+    addresses += [layout.delay_address(queue, delay) for queue in queues for delay in layout.delays(queue)]
+    exchanges = dict.fromkeys([app.exchange, *(address.exchange for address in addresses)])
+    return Needs(tuple(exchanges), (*queues, layout.suspects) if queues else ())
 
 
 async def _compared(app: App, broker: Broker) -> list[Finding]:

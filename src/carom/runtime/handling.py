@@ -9,25 +9,29 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from carom.core import wire
 from carom.core.message import Message
-from carom.core.outcome import Outcome
-from carom.core.settlement import DONE, Moment, Settlement, admit, settle
+from carom.core.outcome import Outcome, Reject
+from carom.core.settlement import DONE, DUPLICATE, Moment, Settlement, admit, settle
 from carom.core.wire import Arrival
 from carom.ports import Delivery
 from carom.runtime import events
-from carom.runtime.attempt import INTERRUPTED, Attempt
-from carom.runtime.batches import handle_batch
+from carom.runtime.attempt import INTERRUPTED, Attempt, Loan
+from carom.runtime.batches import handle_batch, handle_in_transactions
+from carom.runtime.inbox import Ended, Taken, Transactions
 from carom.runtime.inherited import HANDLING
 from carom.runtime.listener import Listener
 from carom.runtime.middleware import chain
+from carom.runtime.recording import identity
 from carom.runtime.settling import Settling
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.threads import Threads
 
-Taken: TypeAlias = tuple[Delivery, Arrival]
+NO_ID = Reject(
+    "the listener is idempotent, and this message has no id to be known by: publish it with a message id", "malformed"
+)
 
 
 class Handling:
@@ -44,6 +48,9 @@ class Handling:
         self._interrupted = False
         self._threads = None if listener.handler.is_async else Threads(listener.concurrency, listener.queue)
         self._call = chain(self._innermost, shared.middleware)
+        self._transactions: Transactions | None = None
+        if listener.transactional and shared.inbox is not None:
+            self._transactions = Transactions(listener, shared, settling, shared.inbox)
 
     @property
     def in_threads(self) -> int:
@@ -55,6 +62,8 @@ class Handling:
         self._interrupted = True
         for attempt in tuple(self._attempts):
             attempt.interrupt()
+        if self._transactions is not None:
+            self._transactions.interrupt()
 
     def close(self) -> None:
         """Let go of the threads."""
@@ -69,7 +78,9 @@ class Handling:
                 await self._shared.settled()
             settlement = self._admit(arrival)
             message = wire.seen(arrival)
-            if settlement is None:
+            if settlement is None and self._transactions is not None:
+                settlement = await self._in_transaction((delivery, arrival), message, self._transactions)
+            elif settlement is None:
                 outcome = await self._attempt(arrival, message)
                 settlement = self._settle(outcome, arrival)
             await self._settling.perform(delivery, arrival, message, settlement, started)
@@ -85,38 +96,93 @@ class Handling:
         decided = [self._admit(arrival) for _, arrival in batch]
         messages = [wire.seen(arrival) for _, arrival in batch]
         todo = [index for index, settlement in enumerate(decided) if settlement is None]
-        for index in todo:
-            self._settling.tell(events.Received, batch[index][1], messages[index])
         try:
-            outcomes = await handle_batch([messages[index] for index in todo], self._attempt_batch, self._is_readable)
+            given, wanted = [batch[index] for index in todo], [messages[index] for index in todo]
+            outcomes = await self._outcomes(given, wanted)
         except asyncio.CancelledError:
             for taken in batch:
                 self._settling.hand_back(*taken)
             raise
+        except Exception:  # noqa: BLE001 - the last guard: logged, and the deliveries are settled
+            for taken in batch:
+                self._settling.refuse(*taken)
+            return
         for index, outcome in zip(todo, outcomes, strict=True):
-            decided[index] = self._settle(outcome, batch[index][1])
+            decided[index] = DUPLICATE if outcome is None else self._settle(outcome, batch[index][1])
         waiting = []
         for taken, message, settlement in zip(batch, messages, decided, strict=True):
-            if settlement is DONE:
+            if settlement is DONE or settlement is DUPLICATE:
                 await self._settling.perform(*taken, message, settlement, started)
             elif settlement is not None:
                 waiting.append(self._settling.conclude(*taken, message, settlement, started))
         # Side by side: a copy that the broker does not take keeps its own original waiting, and no other.
         await asyncio.gather(*waiting)
 
+    async def _outcomes(self, batch: Sequence[Taken], messages: Sequence[Message]) -> Sequence[Outcome | None]:
+        """Return an outcome for each message; None for a duplicate."""
+        if self._transactions is not None:
+            return await self._batch_in_transactions(batch, messages, self._transactions)
+        for (_, arrival), message in zip(batch, messages, strict=True):
+            self._settling.tell(events.Received, arrival, message)
+        return await handle_batch(messages, self._attempt_batch, self._is_readable)
+
+    async def _in_transaction(self, taken: Taken, message: Message, transactions: Transactions) -> Settlement:
+        arrival = taken[1]
+        tell = self._received()
+
+        async def call(loan: Loan, _new: Sequence[int]) -> Outcome:
+            tell(arrival, message)
+            HANDLING.set(message)
+            return await self._run(message, arrival, message, loan)
+
+        ended = await transactions.run((taken,), call)
+        outcome = await transactions.record((taken,), ended.outcome) if ended.new else ended.known[0]
+        return DUPLICATE if outcome is None else self._settle(outcome, arrival)
+
+    async def _batch_in_transactions(
+        self, batch: Sequence[Taken], messages: Sequence[Message], transactions: Transactions
+    ) -> Sequence[Outcome | None]:
+        tell = self._received()
+
+        async def attempt(places: Sequence[int]) -> Ended:
+            async def call(loan: Loan, new: Sequence[int]) -> Outcome:
+                given = [messages[places[index]] for index in new]
+                for index in new:
+                    tell(batch[places[index]][1], messages[places[index]])
+                return await self._attempt_batch(given, loan)
+
+            return await transactions.run([batch[place] for place in places], call)
+
+        outcomes = await handle_in_transactions(len(batch), attempt, lambda place: self._is_readable(messages[place]))
+        return [
+            None if outcome is None else await transactions.record((taken,), outcome)
+            for taken, outcome in zip(batch, outcomes, strict=True)
+        ]
+
+    def _received(self) -> Callable[[Arrival, Message], None]:
+        """Return what tells that a message is handled, once however often its transaction is run again."""
+        told: set[int] = set()
+
+        def tell(arrival: Arrival, message: Message) -> None:
+            if id(message) not in told:
+                told.add(id(message))
+                self._settling.tell(events.Received, arrival, message)
+
+        return tell
+
     async def _attempt(self, arrival: Arrival, message: Message) -> Outcome:
         self._settling.tell(events.Received, arrival, message)
         HANDLING.set(message)
         return await self._run(message, arrival, message)
 
-    async def _attempt_batch(self, messages: Sequence[Message]) -> Outcome:
+    async def _attempt_batch(self, messages: Sequence[Message], loan: Loan | None = None) -> Outcome:
         HANDLING.set(messages[0] if len(messages) == 1 else None)
-        return await self._run(messages, wire.read(messages[0], self._listener.queue), messages[0])
+        return await self._run(messages, wire.read(messages[0], self._listener.queue), messages[0], loan)
 
-    async def _run(self, subject: Any, arrival: Arrival, message: Message) -> Outcome:
+    async def _run(self, subject: Any, arrival: Arrival, message: Message, loan: Loan | None = None) -> Outcome:
         if self._interrupted:
             return INTERRUPTED
-        attempt = Attempt(self._shared.clock, self._listener.timeout_ms, self._stuck(arrival, message))
+        attempt = Attempt(self._shared.clock, self._listener.timeout_ms, self._stuck(arrival, message), loan)
         self._attempts.add(attempt)
         try:
             return await attempt.run(lambda: self._call(subject, attempt))
@@ -132,7 +198,8 @@ class Handling:
 
     async def _innermost(self, subject: Any, attempt: Attempt) -> Any:
         handler = self._listener.handler
-        call = handler.prepare(subject) if self._listener.batch is None else handler.prepare_batch(subject)
+        prepare = handler.prepare if self._listener.batch is None else handler.prepare_batch
+        call = prepare(subject) if attempt.loan is None else prepare(subject, attempt.loan.session)
         if self._threads is not None:
             return await attempt.in_threads(self._threads, call)
         return await call()
@@ -149,6 +216,8 @@ class Handling:
         return tell
 
     def _admit(self, arrival: Arrival) -> Settlement | None:
+        if self._listener.idempotent and not identity(arrival.message):
+            return self._settle(NO_ID, arrival)
         if not (arrival.crashes or arrival.wait_ms or arrival.uncounted):
             return None
         return admit(arrival, self._plan, self._shared.layout, self._moment())

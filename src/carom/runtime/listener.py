@@ -12,9 +12,11 @@ from typing import Any
 from carom.codecs import Registry
 from carom.core.durations import Duration, milliseconds
 from carom.core.message import NAME_LIMIT, fits
+from carom.core.retention import check_retention
 from carom.core.retry import policy
 from carom.core.settlement import Plan
 from carom.errors import ConfigurationError
+from carom.ports import Database
 from carom.runtime.dispatch import Handler, read_handler
 
 CRASH_LIMIT = 5
@@ -49,36 +51,57 @@ class Listener:
     prefetch: int
     timeout_ms: int | None
     batch: int | None
+    idempotent: bool = False
 
     @property
     def queue(self) -> str:
         """Return the queue it listens to."""
         return self.plan.queue
 
+    @property
+    def transactional(self) -> bool:
+        """Tell whether its handler works in a transaction of ours."""
+        return self.idempotent or self.handler.session is not None
+
+    def check(self, database: Database | None) -> None:
+        """Check that a database does what is asked of it. Raises ConfigurationError with the arithmetic."""
+        if not self.idempotent:
+            return
+        if database is None:
+            raise ConfigurationError(
+                f"the listener of {self.queue} is to be idempotent, which takes a database to remember messages in; "
+                "this app has none"
+            )
+        keep_seen_ms, replay_window_ms = milliseconds(database.keep_seen), milliseconds(database.replay_window)
+        check_retention(self.queue, self.plan.retry, keep_seen_ms, replay_window_ms)
+
 
 def listener(
-    function: Callable[..., Any], keys: tuple[str, ...], options: Options, app_name: str, codecs: Registry
+    function: Callable[..., Any],
+    keys: tuple[str, ...],
+    options: Options,
+    app_name: str,
+    codecs: Registry,
+    database: Database | None = None,
 ) -> Listener:
     """Return a checked listener. Raises ConfigurationError with a sentence about what cannot work."""
-    handler = read_handler(function, codecs, batch=options.batch is not None)
+    handler = read_handler(function, codecs, batch=options.batch is not None, database=database is not None)
     queue = options.queue if options.queue is not None else f"{app_name}.{handler.name}"
     _check_name(queue, handler.name)
     _check_keys(keys, queue)
     for name in ("concurrency", "crash_limit", "batch", "prefetch"):
         _check_count(name, getattr(options, name), queue)
-    if options.idempotent:
-        raise ConfigurationError(
-            f"the listener of {queue} is to be idempotent, which takes a database to remember messages in; "
-            "this app has none"
-        )
-    return Listener(
+    declared = Listener(
         handler,
         Plan(queue, tuple(dict.fromkeys(keys)), policy(options.retry), options.crash_limit),  # type: ignore[arg-type]  # policy() refuses what it cannot read, with a sentence
         options.concurrency,
         _prefetch(options, queue),
         None if options.timeout is None else _timeout(options.timeout, queue),
         options.batch,
+        options.idempotent,
     )
+    declared.check(database)
+    return declared
 
 
 def _prefetch(options: Options, queue: str) -> int:

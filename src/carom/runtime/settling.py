@@ -12,14 +12,16 @@ import random
 import time
 from collections.abc import Callable
 
+from carom import failpoints
 from carom.core import wire
 from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Returned, Unknown, lasts
 from carom.core.message import Message
-from carom.core.settlement import Settlement
+from carom.core.settlement import DUPLICATE, Fate, Settlement
 from carom.core.wire import Arrival
 from carom.errors import BrokerError, ConfigurationError
-from carom.ports import Delivery
+from carom.ports import Delivery, Inbox
 from carom.runtime import events
+from carom.runtime.recording import Recording, identity
 from carom.runtime.surroundings import Surroundings
 
 _log = logging.getLogger("carom.consumer")
@@ -28,8 +30,9 @@ _log = logging.getLogger("carom.consumer")
 class Settling:
     """Settles what one consumer takes."""
 
-    def __init__(self, queue: str, shared: Surroundings) -> None:
-        """Do nothing yet."""
+    def __init__(self, queue: str, shared: Surroundings, inbox: Inbox | None = None) -> None:
+        """Do nothing yet. Where there is an ``inbox``, each copy that follows from a failure is recorded in it."""
+        self._inbox = inbox
         self.paused = 0
         self.stopping = False
         self._queue = queue
@@ -47,13 +50,15 @@ class Settling:
         """Do what was decided, in its order; settle only when everything before is confirmed."""
         for effect in settlement.effects:
             if isinstance(effect, Publish):
-                if not await self._publish(effect.message, delivery, arrival, message):
+                if not await self._publish(effect.message, delivery, arrival, message, settlement.fate):
                     return
             elif delivery.stale:
                 self.drop(arrival)
                 return
             elif isinstance(effect, Ack):
                 delivery.ack()
+                if failpoints.ARMED:
+                    failpoints.reach("consumer.acked")
             elif isinstance(effect, HandBack):
                 delivery.hand_back()
             else:
@@ -110,11 +115,19 @@ class Settling:
             for wait in waits:
                 wait.cancel()
 
-    async def _publish(self, copy: Message, delivery: Delivery, arrival: Arrival, message: Message) -> bool:
+    async def _publish(self, copy: Message, delivery: Delivery, arrival: Arrival, message: Message, fate: Fate) -> bool:
         """Publish until it is confirmed. False when the delivery was given up instead, and settled if it could be."""
         failures = 0
+        recording = self._recording(copy, arrival, fate)
         while not delivery.stale:
-            result = await self._publish_once(copy)
+            if recording is None:
+                result = await self._publish_once(copy)
+            else:
+                found = await recording.publish(self.pause, lambda: self.stopping or delivery.stale)
+                if found is None:
+                    await self.perform(delivery, arrival, message, DUPLICATE, 0)
+                    return False
+                result = found
             if isinstance(result, Confirmed):
                 return True
             if lasts(result) and not delivery.stale:
@@ -132,6 +145,14 @@ class Settling:
             await self.pause(wait_ms)
         self.drop(arrival)
         return False
+
+    def _recording(self, copy: Message, arrival: Arrival, fate: Fate) -> Recording | None:
+        """Return the way of a copy that is recorded: one that is the next attempt, or a dead letter."""
+        if self._inbox is None or fate not in {"retried", "dead"} or not identity(arrival.message):
+            return None
+        return Recording(
+            self._inbox, self._shared, arrival, last=fate == "dead", publish=lambda: self._publish_once(copy)
+        )
 
     async def _restore(self) -> None:
         """Somebody removed what the copy goes to: make it anew, where we may."""
@@ -153,6 +174,8 @@ class Settling:
         match done.fate:
             case "done":
                 tell(events.Handled, arrival, message, duration_ms=duration_ms)
+            case "duplicate":
+                tell(events.Duplicate, arrival, message)
             case "retried":
                 tell(events.Retried, arrival, message, duration_ms=duration_ms, delay_ms=done.delay_ms, **failure)
             case "dead":

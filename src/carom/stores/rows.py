@@ -16,6 +16,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from carom.core.message import NAME_LIMIT, Headers, Message
 from carom.core.relaying import Entry, Row
 from carom.errors import ConfigurationError
@@ -26,6 +28,7 @@ CLAIMED = ("seq", *COLUMNS, "attempts")
 """What a relay reads, in the order of `row`."""
 
 DEPTH_LIMIT = 64
+_ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder()
 _PLAIN = frozenset({str, int, bool, type(None)})
 _TEXTS = ("correlation_id", "content_encoding", "type", "app_id", "reply_to", "user_id", "expiration")
 _PERSISTENT = 2
@@ -63,8 +66,8 @@ def row(found: Sequence[Any]) -> Row:
             routing_key=routing_key,
             id=identity,
             content_type=content_type,
-            headers=_read_map(json.loads(headers)) if headers else {},
-            **(json.loads(properties) if properties else {}),
+            headers=_read_map(_loads(headers)) if headers else {},
+            **(_loads(properties) if properties else {}),
         )
     else:
         message = Message(
@@ -97,7 +100,7 @@ def _properties(message: Message) -> str:
         found["priority"] = message.priority
     if message.delivery_mode != _PERSISTENT:
         found["delivery_mode"] = message.delivery_mode
-    return json.dumps(found, separators=(",", ":")) if found else ""
+    return _dumps(found) if found else ""
 
 
 def _headers(message: Message) -> str:
@@ -107,41 +110,41 @@ def _headers(message: Message) -> str:
     try:
         for name, value in headers.items():
             if type(value) not in _PLAIN or name[:1] == "$":
-                return json.dumps(_map_written(headers, 0), separators=(",", ":"))
-        return json.dumps(headers if type(headers) is dict else dict(headers), separators=(",", ":"))
+                return _dumps(_map_written(headers, 0))
+        return _dumps(headers if type(headers) is dict else dict(headers))
     except (ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
             f"the headers of message {message.id} to {message.routing_key[:80]!r} cannot be kept in an outbox: {error}"
         ) from error
 
 
+def _dumps(value: object) -> str:
+    try:
+        return _ENCODER.encode(value).decode()
+    except (UnicodeEncodeError, OverflowError):  # half a character, an integer beyond 64 bits
+        return json.dumps(value, separators=(",", ":"))
+
+
+def _loads(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)
+
+
 def _written(value: object, depth: int) -> object:
     if depth > DEPTH_LIMIT:
         raise ValueError(f"they are nested more than {DEPTH_LIMIT} deep")
-    match value:
-        case None | bool():
-            found: object = value
-        case str():
-            found = str(value)
-        case int():
-            found = int(value)
-        case float():
-            if not math.isfinite(value):
-                raise ValueError(f"{value} has no form in AMQP")
-            found = float(value)
-        case bytes() | bytearray() | memoryview():
-            found = {_BYTES: b64encode(value).decode()}
-        case datetime():
-            found = {_TIME: value.isoformat()}
-        case Decimal():
-            found = {_DECIMAL: str(value)}
-        case Mapping():
-            found = _map_written(value, depth)
-        case list() | tuple():
-            found = [_written(item, depth + 1) for item in value]
-        case _:
-            raise TypeError(f"AMQP has no such value as {type(value).__name__}")
-    return found
+    for kind, write in _WRITERS:
+        if isinstance(value, kind):
+            return write(value, depth)
+    raise TypeError(f"AMQP has no such value as {type(value).__name__}")
+
+
+def _finite(value: float, _depth: int) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} has no form in AMQP")
+    return float(value)
 
 
 def _map_written(value: Mapping[Any, object], depth: int) -> object:
@@ -178,3 +181,15 @@ _READERS: dict[str, Callable[[Any], object]] = {
     _DECIMAL: Decimal,
     _MAP: lambda value: {name: _read(item) for name, item in value.items()},
 }
+
+_WRITERS: tuple[tuple[Any, Callable[[Any, int], object]], ...] = (
+    ((bool, type(None)), lambda value, _: value),
+    (str, lambda value, _: str(value)),
+    (int, lambda value, _: int(value)),
+    (float, _finite),
+    ((bytes, bytearray, memoryview), lambda value, _: {_BYTES: b64encode(value).decode()}),
+    (datetime, lambda value, _: {_TIME: value.isoformat()}),
+    (Decimal, lambda value, _: {_DECIMAL: str(value)}),
+    (Mapping, _map_written),
+    ((list, tuple), lambda value, depth: [_written(item, depth + 1) for item in value]),
+)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Column, Integer, MetaData, Table, event
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, registry
+from sqlalchemy.orm import Session, SessionTransaction, registry
 
 from carom.core.relaying import Entry
 from carom.errors import ConfigurationError
@@ -84,9 +84,7 @@ def _write(session: Session, _context: object, _instances: object) -> None:
             continue  # rolled back, expunged
         session.expunge(promise)
         connection = _connection(session, promise.writer)
-        for many, parameters in promise.batches:
-            clause = promise.writer.insertion.many_clause if many else promise.writer.insertion.one_clause
-            connection.execute(clause, parameters)
+        promise.writer.insertion.execute(connection, promise.batches)
         if promise.writer.committed is not None:
             session.info.setdefault(_WRITTEN, set()).add(promise.writer)
 
@@ -101,11 +99,17 @@ def _connection(session: Session, writer: Writer) -> Connection:
         ) from error
 
 
+@event.listens_for(Session, "after_transaction_end")
+def _forget(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.parent is None:
+        session.info.pop(_WRITTEN, None)  # rolled back, or told of already
+
+
 @event.listens_for(Session, "after_commit")
 def _tell(session: Session) -> None:
     if session.in_nested_transaction():
         return  # a savepoint: nobody else can see the rows yet
-    written: set[Writer] = session.info.pop(_WRITTEN, set())
+    written: set[Writer] = session.info.get(_WRITTEN, set())
     for writer in written:
         if writer.committed is not None:
             writer.committed()

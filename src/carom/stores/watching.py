@@ -94,7 +94,10 @@ class Watching:
                         raw: Any = (await connection.get_raw_connection()).driver_connection
                         await connection.run_sync(lambda plain: plain.detach())  # it is not one of the pool any more
                         failures = 0
-                        await _LISTENERS[connection.dialect.driver](raw, self._channel, wake)
+                        try:
+                            await _LISTENERS[connection.dialect.driver](raw, self._channel, wake)
+                        finally:
+                            await raw.close()  # SQLAlchemy has let go of it, and closes not every driver's then
             except (CaromError, TimeoutError):
                 failures += 1  # a relay that has lost its database too says so; it also looks by itself
             wait = min(MOST_SECONDS, FIRST_SECONDS * 2 ** min(failures, 10))

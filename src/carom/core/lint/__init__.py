@@ -4,7 +4,7 @@ from carom.core.lint.findings import CATALOGUE, Finding, Kind, Level, found, wor
 from carom.core.lint.reading import definitions, of_topology
 from carom.core.lint.review import review
 from carom.core.lint.seen import Facts, Inventory, Policy, Queue, Vhost
-from carom.core.lint.server import QueueFacts, ServerFacts, lint_server
+from carom.core.lint.server import Needs, QueueFacts, ServerFacts, lint_server
 from carom.core.lint.versions import version_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Inventory",
     "Kind",
     "Level",
+    "Needs",
     "Policy",
     "Queue",
     "QueueFacts",

@@ -256,7 +256,12 @@ CATALOGUE: dict[str, Kind] = {
     "not-permitted": Kind(
         _ERROR,
         "the app cannot do its work",
-        "grant them, or let somebody else apply the topology",
+        "grant it with 'rabbitmqctl set_permissions'; 'carom topology grants' prints what each role needs",
+    ),
+    "mixed-versions": Kind(
+        _WARNING,
+        "a queue may be put on any node, and does what that node's version does",
+        "finish the upgrade; until then only what all of them understand is declared",
     ),
     "fine": Kind(Level.FINE, "", ""),
 }

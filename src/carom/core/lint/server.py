@@ -30,13 +30,27 @@ class QueueFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """The exchanges that somebody publishes to, and the queues that he consumes from."""
+
+    writes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself. ``queues`` has None for one that does not exist."""
+    """What a server says of itself. ``queues`` has None for one that does not exist.
+
+    ``denied`` are the needs that this user is not permitted to meet; None when nobody could ask. ``versions`` are those
+    of all nodes of a cluster, where they are known.
+    """
 
     version: str
     alarm: str = ""
     management: bool = False
     queues: Mapping[str, QueueFacts | None] | None = None
+    denied: Needs | None = None
+    versions: tuple[str, ...] = ()
 
 
 def lint_server(facts: ServerFacts, topology: Topology, timeouts_ms: Mapping[str, int | None]) -> tuple[Finding, ...]:
@@ -44,6 +58,7 @@ def lint_server(facts: ServerFacts, topology: Topology, timeouts_ms: Mapping[str
     said = [
         *_version(facts),
         *_alarm(facts),
+        *_permissions(facts.denied, topology),
         *_timeouts(timeouts_ms),
         *(finding for queue in topology.queues for finding in _queue(queue, facts, timeouts_ms)),
     ]
@@ -61,6 +76,9 @@ def _version(facts: ServerFacts) -> Iterator[Finding]:
         yield found("server-too-old", subject, "is older than 3.10")
     else:
         yield fine(subject, "has what is needed")
+    if len(set(facts.versions)) > 1:
+        says = f"its nodes run different versions: {', '.join(sorted(set(facts.versions)))}"
+        yield found("mixed-versions", "cluster", says)
     if not facts.management:
         yield found("not-asked", "management API", "was not asked")
 
@@ -70,6 +88,24 @@ def _alarm(facts: ServerFacts) -> Iterator[Finding]:
         yield found("server-alarmed", "alarm", f"the broker takes no messages: {facts.alarm}")
     else:
         yield fine("alarms", "there are none, messages are taken")
+
+
+def _permissions(denied: Needs | None, topology: Topology) -> Iterator[Finding]:
+    if denied is None:
+        return
+    public = {exchange.name for exchange in topology.exchanges if exchange.public}
+    for exchange in denied.writes:
+        subject, says = f"exchange {exchange or '(the default one)'}", "this user may not publish to it"
+        if exchange in public:
+            yield found("not-permitted", subject, f"{says}, which is fine where it only consumes", Level.NOTE)
+        else:
+            yield found(
+                "not-permitted", subject, f"{says}, so what fails or dies is never settled and keeps coming back"
+            )
+    for queue in denied.reads:
+        yield found("not-permitted", f"queue {queue}", "this user may not consume from it")
+    if denied == Needs():
+        yield fine("permissions", "this user may publish and consume where this app does")
 
 
 def _timeouts(timeouts_ms: Mapping[str, int | None]) -> Iterator[Finding]:
