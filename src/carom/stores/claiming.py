@@ -38,9 +38,16 @@ class Claiming:
         self._pending: tuple[int, int] | None = None
         self._due = 0.0
         self._lowered: list[int] = []
+        self.claimed = 0
+        """How many rows were claimed so far."""
 
     async def __call__(self, limit: int, without: Collection[int]) -> Sequence[Sequence[Any]]:
         """Return rows, in the order of `CLAIMED`."""
+        found = await self._found(limit, without)
+        self.claimed += len(found)
+        return found
+
+    async def _found(self, limit: int, without: Collection[int]) -> Sequence[Sequence[Any]]:
         given = {"limit": limit, "without": self._place.dialect.numbers(without)}
         if self._place.dialect.name != "postgresql":
             return (await self._place.run("claiming", self._statement, given)).all()

@@ -79,10 +79,8 @@ class SqlOutbox:
         now = self._place.dialect.now
         past = f"{WAITING} AND wait_until <= {now}"
         due = f"SELECT seq FROM {self._outbox} WHERE {past} ORDER BY wait_until LIMIT {RELEASE}"
-        sets = f"wait_until = NULL, ready_at = {now}"
-        released = await self._changed(
-            "releasing", f"UPDATE {self._outbox} SET {sets} WHERE {self._within('seq', due)}"
-        )
+        sql = f"UPDATE {self._outbox} SET wait_until = NULL, ready_at = {now} WHERE {self._within('seq', due)}"
+        released = await self._changed("releasing", sql)
         if released >= RELEASE:
             return 0
         ms = self._place.dialect.ms
@@ -97,6 +95,10 @@ class SqlOutbox:
             return [row(one) for one in found]
         except (ValueError, TypeError):
             return await self._readable(found)
+
+    def _claimed(self) -> int:
+        """Return how many rows were claimed so far."""
+        return self._claiming.claimed
 
     async def _readable(self, found: Sequence[Sequence[Any]]) -> Sequence[Row]:
         """Park the rows that somebody else wrote and nobody can read; return the others."""
