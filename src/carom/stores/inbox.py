@@ -8,10 +8,8 @@ Rule: whether something is new is decided by the primary key and nothing else: t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -20,8 +18,7 @@ from carom.ports import Unit
 from carom.stores import failures
 from carom.stores.failures import translated
 from carom.stores.place import Place, driven
-
-T = TypeVar("T")
+from carom.stores.threads import Threads
 
 
 class SqlInbox:
@@ -31,6 +28,7 @@ class SqlInbox:
         """Connect to nothing yet."""
         self._place = place
         self._admission = Admission(place)
+        self._threads = Threads()
 
     def begin(self, *, synchronous: bool) -> AbstractAsyncContextManager[Unit]:
         """Begin a transaction; it is rolled back unless it was committed."""
@@ -45,9 +43,9 @@ class SqlInbox:
     async def _begin_in_thread(self) -> AsyncIterator[Unit]:
         session = Session(self._place.engines.synchronous, expire_on_commit=False)
         try:
-            yield ThreadUnit(session, self._admission)
+            yield ThreadUnit(session, self._admission, self._threads)
         finally:
-            await _to_the_end(session.close)
+            await self._threads.run(session.close)
 
     @asynccontextmanager
     async def failing(self, listener: str, message_id: str, attempt: int, *, last: bool) -> AsyncIterator[bool]:
@@ -170,10 +168,11 @@ class WaitingUnit:
 class ThreadUnit:
     """A transaction with a `Session`, which is used by one thread at a time."""
 
-    def __init__(self, session: Session, admission: Admission) -> None:
+    def __init__(self, session: Session, admission: Admission, threads: Threads) -> None:
         """Begin when something is done."""
         self.session = session
         self._admission = admission
+        self._threads = threads
 
     async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
         """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
@@ -182,23 +181,13 @@ class ThreadUnit:
             with translated("admitting messages", self._admission.place.where):
                 return self._admission(self.session, listener, arrivals)
 
-        return await _to_the_end(admit)
+        return await self._threads.run(admit)
 
     async def commit(self) -> None:
         """Make it so."""
         try:
-            await _to_the_end(self.session.commit)
+            await self._threads.run(self.session.commit)
         except Exception as error:
             if failures.is_absence(error):
                 raise failures.translation(error, "committing", self._admission.place.where) from error
             raise
-
-
-async def _to_the_end(work: Callable[[], T]) -> T:
-    """Run something in a thread, and see it end even when whoever waits is cancelled: a session has one user."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
