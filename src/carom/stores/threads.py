@@ -3,7 +3,7 @@
 A transaction may wait for another one, in its thread; if that one could get no thread to commit in, both would wait for
 ever. So there are as many as are needed at a time, which is bounded by how many messages are handled at a time.
 
-Rule: what was begun is seen to its end, even when whoever waits is cancelled; and no thread keeps a process from ending.
+Rule: what was begun is seen to its end, even when whoever waits is cancelled; no thread keeps a process from ending.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Threads:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             await asyncio.wait([answer])
+            answer.exception()  # nobody else will ask for it
             raise
         finally:
             self._busy -= 1
