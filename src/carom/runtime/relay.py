@@ -173,23 +173,28 @@ class Relay:
     # -- claiming ------------------------------------------------------------------------------------------
 
     async def _claim(self) -> None:
-        async with self._outbox.watch(self._wake):
-            while await self._can_claim():
-                self._woken.clear()
-                has_released = await self._release()
-                lanes, limit = self._lanes, self._limit()
-                without = lanes.claiming()
-                rows = await self._asking.ask(lambda: self._outbox.claim(limit, without))  # noqa: B023 - asked in this round
-                if failpoints.ARMED and rows:
-                    failpoints.reach("relay.claimed")
-                if lanes is self._lanes and self._leadership.holds:
-                    self._launch(rows)
-                    if len(rows) < limit:
-                        await self._rest(knows_due=has_released)
+        """Claim while we lead. Who stands by does not ask to be woken: whoever commits pays for each who does."""
+        while await self._can_claim():
+            lanes = self._lanes
+            async with self._outbox.watch(self._wake):
+                while await self._can_claim(lanes):
+                    await self._claim_once(lanes)
 
-    async def _can_claim(self) -> bool:
-        """Wait until it makes sense to claim; False when the relay stops."""
-        while not self._stopping:
+    async def _claim_once(self, lanes: Lanes) -> None:
+        self._woken.clear()
+        has_released = await self._release()
+        limit, without = self._limit(), lanes.claiming()
+        rows = await self._asking.ask(lambda: self._outbox.claim(limit, without))
+        if failpoints.ARMED and rows:
+            failpoints.reach("relay.claimed")
+        if lanes is self._lanes and self._leadership.holds:
+            self._launch(rows)
+            if len(rows) < limit:
+                await self._rest(knows_due=has_released)
+
+    async def _can_claim(self, lanes: Lanes | None = None) -> bool:
+        """Wait until it makes sense to claim; False when the relay stops, or leads no more as it did."""
+        while not self._stopping and lanes in (None, self._lanes):
             self._changed.clear()
             if not self._leadership.holds:
                 await self._either(self._leadership.won())
