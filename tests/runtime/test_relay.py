@@ -90,7 +90,8 @@ async def test_what_is_parked_goes_out_when_people_say_so():
 
 
 async def test_a_row_that_cannot_be_read_is_parked_with_its_reason():
-    async with Harness(shop()) as h:
+    found = []
+    async with Harness(shop(found=found)) as h:
         await h.broker.close()
         await emit(h, 1, 2, 3)
         outside(h, "UPDATE carom_outbox SET headers = '{broken' WHERE seq = 2")
@@ -98,8 +99,21 @@ async def test_a_row_that_cannot_be_read_is_parked_with_its_reason():
         await h.advance("1m")
         assert bodies(h.emitted("#")) == [1, 3]
         (held,) = await h.app.store.find(["parked"], 10)
-        assert held.seq == 2
-        assert "read" in held.error
+        (parked,) = told(found, events.RelayParked)
+        assert held.seq == parked.seq == 2
+        assert held.error == parked.reason
+        assert "headers cannot be read" in held.error
+
+
+async def test_a_row_that_cannot_be_read_holds_back_those_of_its_key_until_it_is_parked():
+    async with Harness(shop()) as h:
+        await h.broker.close()
+        await emit(h, 1, 2, 3, key="a")
+        outside(h, "UPDATE carom_outbox SET properties = '[]' WHERE seq = 2")
+        await h.broker.open()
+        await h.advance("1m")
+        assert bodies(h.emitted("#")) == [1, 3]
+        assert await backlog(h) == {"parked": 1}
 
 
 async def test_a_topology_that_somebody_removed_is_made_anew():
