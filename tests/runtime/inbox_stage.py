@@ -5,11 +5,8 @@ Rule: an effect is a row that a handler wrote in the session it was given, and n
 
 from __future__ import annotations
 
-import asyncio
-
-from runtime_stage import ends, until
+from runtime_stage import ends
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from carom import App, adapters
 from carom.core.message import Message
@@ -76,6 +73,3 @@ def again(message, **headers):
 
 def file_database(path):
     return f"sqlite+aiosqlite:///{path}/effects.db"
-
-
-
