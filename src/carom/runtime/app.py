@@ -9,12 +9,11 @@ import asyncio
 import inspect
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from carom import adapters
 from carom.codecs import Registry, standard
@@ -25,7 +24,7 @@ from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
 from carom.layouts import layout
-from carom.ports import Broker, Clock, Database, Mode, Observer, Store
+from carom.ports import Broker, Clock, Database, Location, Mode, Observer, Store
 from carom.runtime import events, settings
 from carom.runtime.announcing import Announcing
 from carom.runtime.asking import Asking
@@ -39,6 +38,7 @@ from carom.runtime.middleware import Middleware
 from carom.runtime.presence import Presence
 from carom.runtime.publisher import Outgoing, Publisher
 from carom.runtime.relay import PACE, Pace, Relay
+from carom.runtime.signals import asking_to_stop
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.suspects import Suspects
 
@@ -59,15 +59,21 @@ class App(Announcing):
     """Listeners on an exchange, and the way to publish to it.
 
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
+    Its broker is given by a URL, by a list with the URL of each host of a cluster, by a function that is asked for
+    either before every connection, so that credentials may change, or as an object.
     """
 
     relay: Relay | None = None
+    _broker: Broker | None = None
+    _store: Store | None = None
+    _suspects: Suspects | None = None
     _housekeeping: Housekeeping | None = None
+    _has_own_store = True
     _started = False
 
     def __init__(
         self,
-        broker: str | Broker = "embedded://",
+        broker: Location | Broker = "embedded://",
         *,
         database: object = None,
         exchange: str = "events",
@@ -95,9 +101,8 @@ class App(Announcing):
         self.namespace = namespace
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
-        self._address = broker
+        self._address = settings.address(broker)
         self._database = settings.database(database)
-        self._store: Store | None = None
         self.layout_name = layout
         self._retry = retry
         self._grace_ms = milliseconds(grace)
@@ -108,8 +113,6 @@ class App(Announcing):
         self._outgoing: list[Outgoing] = []
         self._codecs: Registry = standard()
         self._clock: Clock = RealClock()
-        self._broker: Broker | None = None
-        self._suspects: Suspects | None = None
         self._presence = Presence()
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
@@ -192,6 +195,10 @@ class App(Announcing):
         """Return how this app's retries are laid out on the broker."""
         return self._layout(self._plans())
 
+    def in_layout(self, name: str) -> Layout:
+        """Return how its retries would be laid out in the layout of that name."""
+        return self._layout(self._plans(), name)
+
     @property
     def topology(self) -> Topology:
         """Return everything this app needs to exist on the broker."""
@@ -214,8 +221,8 @@ class App(Announcing):
         return self._store
 
     @property
-    def address(self) -> str | Broker:
-        """Return the broker it was given: its URL, or the broker itself."""
+    def address(self) -> Location | Broker:
+        """Return the broker it was given: where it is, or the broker itself."""
         return self._address
 
     @property
@@ -224,13 +231,13 @@ class App(Announcing):
         return self._grace_ms
 
     def configure(
-        self, *, broker: str | Broker | None = None, database: object = None, grace: Duration | None = None
+        self, *, broker: Location | Broker | None = None, database: object = None, grace: Duration | None = None
     ) -> None:
         """Let whoever runs the app decide otherwise than its program did; before it starts, not later."""
         if self._broker is not None:
             raise ConfigurationError(f"the app {self.name!r} runs already: configure it before it starts")
         if broker is not None:
-            self._address = broker
+            self._address = settings.address(broker)
         if database is not None:
             self._database, self._store = settings.database(database, self._database), None
             for declared in self.listeners:
@@ -250,16 +257,12 @@ class App(Announcing):
             raise ConfigurationError("collect is not there yet: dead letters stay in their queues")
         self._check_stopped()
         self._renew()
-        watched = self._watch_signals()
-        try:
-            await self._begin_unless_asked_to_stop(self._begin(consume=consume, relay=relay))
-            await self._asked_to_stop.wait()
-        finally:
+        with asking_to_stop(self.ask_to_stop):
             try:
-                await self.stop()
+                await self._begin_unless_asked_to_stop(self._begin(consume=consume, relay=relay))
+                await self._asked_to_stop.wait()
             finally:
-                for number in watched:
-                    asyncio.get_running_loop().remove_signal_handler(number)
+                await self.stop()
 
     def ask_to_stop(self) -> None:
         """Let `run` come to its end; asked a second time, without waiting for handlers."""
@@ -303,13 +306,13 @@ class App(Announcing):
         self._presence = Presence(where, self.tell if self._observers else None)
         self._publisher.broker = self._broker = broker or self._connect()
         if store is not None:
-            self._store = store
+            self._store, self._has_own_store = store, False
         try:
             if self._database is not None:
                 await self.store.open(self._database.tables)
             await self._broker.open()
             await self._restore()
-            if self._database is not None:
+            if self._database is not None and (consume or relay is not False):
                 self._keep_outbox(self._broker, self._database, pace, relay=relay is not False)
             if consume:
                 await self._consume(self._broker)
@@ -347,8 +350,7 @@ class App(Announcing):
             try:
                 await broker.close()
             finally:
-                if self._store is not None:
-                    await self._store.close()
+                await self._close_store()
         if began:
             self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
@@ -384,14 +386,14 @@ class App(Announcing):
     async def _forward(self, message: Message) -> None:
         await self._publisher.publish((message,))
 
-    def _layout(self, plans: tuple[Plan, ...]) -> Layout:
+    def _layout(self, plans: tuple[Plan, ...], name: str | None = None) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
-        if isinstance(self._address, str):
+        if adapters.is_location(self._address):
             return adapters.broker(self._address, self._clock, self.tell)
-        return self._address
+        return cast("Broker", self._address)
 
     def _check_stopped(self) -> None:
         if self._broker is not None:
@@ -443,6 +445,12 @@ class App(Announcing):
             )
             self.relay.start()
 
+    async def _close_store(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+        if not self._has_own_store:
+            self._store, self._has_own_store = None, True
+
     async def _leave_outbox(self, grace_ms: int) -> None:
         housekeeping, self._housekeeping = self._housekeeping, None
         if housekeeping is not None:
@@ -484,14 +492,3 @@ class App(Announcing):
                 observer(event)
             except Exception:  # noqa: BLE001 - logged; an observer changes nothing
                 _log.exception("the observer %r failed on %s", observer, type(event).__name__)
-
-    def _watch_signals(self) -> list[int]:
-        loop = asyncio.get_running_loop()
-        watched: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, self.ask_to_stop)
-            except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no signals here
-                continue
-            watched.append(number)
-        return watched

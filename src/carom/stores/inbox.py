@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -18,7 +17,8 @@ from carom.ports import Unit
 from carom.stores import failures
 from carom.stores.failures import translated
 from carom.stores.lending import thread_loan, waiting_loan
-from carom.stores.place import Place
+from carom.stores.place import Place, driven
+from carom.stores.threads import Threads
 
 
 class SqlInbox:
@@ -28,12 +28,13 @@ class SqlInbox:
         """Connect to nothing yet."""
         self._place = place
         self._admission = Admission(place)
+        self._threads = Threads()
 
     def begin(self, *, synchronous: bool) -> AbstractAsyncContextManager[Unit]:
         """Begin a transaction; it is rolled back unless it was committed."""
         engines, where = self._place.engines, self._place.where
         if synchronous:
-            return thread_loan(engines.synchronous, self._admission, where)
+            return thread_loan(engines.synchronous, self._admission, where, self._threads)
         return waiting_loan(engines.asynchronous, self._admission, where)
 
     @asynccontextmanager
@@ -78,7 +79,10 @@ class SqlInbox:
 
 
 class Admission:
-    """How arrivals are recorded on the connection of a session."""
+    """How arrivals are recorded on the connection of a session.
+
+    The statements go to the driver as they are: what SQLAlchemy does for a statement costs as much as running this one.
+    """
 
     def __init__(self, place: Place) -> None:
         """Write the statements."""
@@ -89,20 +93,20 @@ class Admission:
             f"SELECT 1 FROM {inbox} AS f WHERE f.listener = :listener AND f.message_id = {{id}} "
             "AND f.attempt = {attempt} AND f.attempt > 0"
         )
-        self.one = place.dialect.insert(
+        self._one = place.dialect.insert(
             into, f"SELECT :listener, :id, 0, {now} WHERE NOT EXISTS ({failed.format(id=':id', attempt=':attempt')})"
         )
-        self.many = ""
+        self._many = ""
         if place.dialect.name == "postgresql":
+            typed = "CAST(:listener AS text)"
+            self._one = self._one.replace(":listener", typed).replace(":id", "CAST(:id AS text)")
+            self._one = self._one.replace(":attempt", "CAST(:attempt AS integer)")
             arrived = "unnest(CAST(:ids AS text[]), CAST(:attempts AS integer[])) AS a(id, attempt)"
-            self.many = (
-                place.dialect.insert(
-                    into,
-                    f"SELECT :listener, a.id, 0, {now} FROM {arrived} "
-                    f"WHERE NOT EXISTS ({failed.format(id='a.id', attempt='a.attempt')})",
-                )
-                + " RETURNING message_id"
+            query = (
+                f"SELECT {typed}, a.id, 0, {now} FROM {arrived} "
+                f"WHERE NOT EXISTS ({failed.format(id='a.id', attempt='a.attempt').replace(':listener', typed)})"
             )
+            self._many = f"{place.dialect.insert(into, query)} RETURNING message_id"
 
     def __call__(self, connection: Connection, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
         """Record arrivals; tell of each whether it is new.
@@ -110,18 +114,18 @@ class Admission:
         They are recorded in the order of their ids, so that two batches cannot wait for each other.
         """
         ids = [identity for identity, _ in arrivals]
-        if self.many and len(set(ids)) == len(ids) > 1:
+        if self._many and len(set(ids)) == len(ids) > 1:
             arrived = sorted(arrivals)
-            given: dict[str, Any] = {
+            given: dict[str, object] = {
                 "listener": listener,
                 "ids": [identity for identity, _ in arrived],
                 "attempts": [attempt for _, attempt in arrived],
             }
-            new = {found[0] for found in connection.execute(self.place.clause(self.many, {}), given)}
+            new = {found[0] for found in driven(connection, self._many, given)}
             return [identity in new for identity in ids]
         answers = [False] * len(ids)
         for at in sorted(range(len(ids)), key=ids.__getitem__):
             identity, attempt = arrivals[at]
             given = {"listener": listener, "id": identity, "attempt": attempt, **self.place.dialect.given()}
-            answers[at] = connection.execute(self.place.clause(self.one, {}), given).rowcount == 1
+            answers[at] = driven(connection, self._one, given).rowcount == 1
         return answers

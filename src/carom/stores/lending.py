@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from carom.errors import ConfigurationError
 from carom.stores import failures
 from carom.stores.failures import translated
+from carom.stores.threads import Threads
 
 Run: TypeAlias = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 
@@ -135,10 +136,10 @@ def waiting_loan(engine: AsyncEngine, admit: Admit, where: str) -> Loan:
     return Loan(lent, cast("LentSession", lent.sync_session), lambda work: lent.run_sync(_calling(work)), admit, where)
 
 
-def thread_loan(engine: Engine, admit: Admit, where: str) -> Loan:
+def thread_loan(engine: Engine, admit: Admit, where: str, threads: Threads) -> Loan:
     """Lend a `Session` to a handler in a thread; it is used by one thread at a time."""
     own = LentSession(engine, expire_on_commit=False)
-    return Loan(own, own, lambda work: _to_the_end(asyncio.to_thread(work)), admit, where)
+    return Loan(own, own, threads.run, admit, where)
 
 
 def _calling(work: Callable[[], Any]) -> Callable[[Session], Any]:
