@@ -12,7 +12,8 @@ from django.conf import settings
 from django.db import connections
 from sqlalchemy import create_engine, inspect, text
 
-from carom.integrations.django.connections import _mysql, database, url
+from carom.errors import ConfigurationError
+from carom.integrations.django.connections import _mysql, database, fresh_connections, url
 from databases import database_of_its_own, spoken_by
 
 PROJECT = Path(__file__).parent / "django_project"
@@ -170,6 +171,13 @@ def test_mysql_has_a_socket_and_a_character_set():
         "charset": "utf8mb4",
         "unix_socket": "/run/m.sock",
     }
+
+
+def test_a_coroutine_function_has_no_connections_of_its_own():
+    async def handle(_body: bytes) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="write def"):
+        fresh_connections(handle)
 
 
 def test_the_database_is_verified_and_not_made():
