@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from bench import consume, delay, embedded, environment, memory, publish, relay, report, retry, runner
+from bench import consume, delay, embedded, environment, inbox, latency, memory, publish, relay, report, retry, runner
 from bench.cases import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
-    one.BENCHMARK.name: one.BENCHMARK for one in (publish, consume, retry, delay, embedded, memory, relay)
+    one.BENCHMARK.name: one.BENCHMARK
+    for one in (publish, consume, retry, delay, embedded, memory, relay, latency, inbox)
 }
 EVERYTHING = "all"
 

@@ -283,6 +283,10 @@ class Store(Outbox, Inbox, Protocol):
     a handler's own session stay what they are.
     """
 
+    @property
+    def where(self) -> str:
+        """Return where the database is, for people: no credentials."""
+
     async def open(self, mode: Mode) -> None:
         """Connect and see to the tables. Raises DatabaseUnavailable or SchemaMismatch."""
 

@@ -67,6 +67,21 @@ def broker_option(words: str) -> Callable[[Command], Command]:
     return option("--broker", metavar="URL", cls=FromFile, envvar="CAROM_BROKER", help=words)
 
 
+def database_option(words: str) -> Callable[[Command], Command]:
+    """Declare ``--database``; ``words`` say what is used without it."""
+    return option("--database", metavar="URL", cls=FromFile, envvar="CAROM_DATABASE", help=words)
+
+
+grace_option = option(
+    "--grace", type=DURATION, envvar="CAROM_GRACE", help="How long what runs may go on when it stops, as in 30s."
+)
+log_format_option = option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    envvar="CAROM_LOG_FORMAT",
+    help="Lines for people, or one JSON object a line. --json is the same as json.",
+)
 app_dir_option = option(
     "--app-dir",
     default=".",

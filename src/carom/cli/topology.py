@@ -16,7 +16,6 @@ from carom.cli.loading import load
 from carom.cli.options import app_dir_option, broker_option, option, speaking
 from carom.cli.output import Output, as_json
 from carom.cli.picture import picture
-from carom.layouts import layout as layout_of
 from carom.ports import Mode
 from carom.runtime.app import App
 from carom.runtime.clock import RealClock
@@ -43,7 +42,7 @@ def show(out: Output, *, app: str, form: str, layout: str | None, app_dir: str) 
     """Show the topology of APP, such as shop:app. Nothing is connected to."""
     found = load(app, app_dir)
     chosen = layout or found.layout_name
-    laid_out = layout_of(chosen, found.namespace, found.exchange, tuple(one.plan for one in found.listeners))
+    laid_out = found.in_layout(chosen)
     value = {
         "app": found.name,
         "layout": chosen,

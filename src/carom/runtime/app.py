@@ -63,6 +63,7 @@ class App(Announcing):
 
     relay: Relay | None = None
     _housekeeping: Housekeeping | None = None
+    _has_own_store = True
     _started = False
 
     def __init__(
@@ -95,7 +96,7 @@ class App(Announcing):
         self.namespace = namespace
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
-        self._address = broker
+        self._address = settings.address(broker)
         self._database = settings.database(database)
         self._store: Store | None = None
         self.layout_name = layout
@@ -191,6 +192,10 @@ class App(Announcing):
     def layout(self) -> Layout:
         """Return how this app's retries are laid out on the broker."""
         return self._layout(self._plans())
+
+    def in_layout(self, name: str) -> Layout:
+        """Return how its retries would be laid out in the layout of that name."""
+        return self._layout(self._plans(), name)
 
     @property
     def topology(self) -> Topology:
@@ -303,13 +308,13 @@ class App(Announcing):
         self._presence = Presence(where, self.tell if self._observers else None)
         self._publisher.broker = self._broker = broker or self._connect()
         if store is not None:
-            self._store = store
+            self._store, self._has_own_store = store, False
         try:
             if self._database is not None:
                 await self.store.open(self._database.tables)
             await self._broker.open()
             await self._restore()
-            if self._database is not None:
+            if self._database is not None and (consume or relay is not False):
                 self._keep_outbox(self._broker, self._database, pace, relay=relay is not False)
             if consume:
                 await self._consume(self._broker)
@@ -347,8 +352,7 @@ class App(Announcing):
             try:
                 await broker.close()
             finally:
-                if self._store is not None:
-                    await self._store.close()
+                await self._close_store()
         if began:
             self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
@@ -384,9 +388,9 @@ class App(Announcing):
     async def _forward(self, message: Message) -> None:
         await self._publisher.publish((message,))
 
-    def _layout(self, plans: tuple[Plan, ...]) -> Layout:
+    def _layout(self, plans: tuple[Plan, ...], name: str | None = None) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
@@ -442,6 +446,12 @@ class App(Announcing):
                 pace=pace,
             )
             self.relay.start()
+
+    async def _close_store(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+        if not self._has_own_store:
+            self._store, self._has_own_store = None, True
 
     async def _leave_outbox(self, grace_ms: int) -> None:
         housekeeping, self._housekeeping = self._housekeeping, None

@@ -37,6 +37,11 @@ class Asking:
         """Tell whether an answer is being waited for, and not for time to pass."""
         return self._open > 0
 
+    @property
+    def is_down(self) -> bool:
+        """Tell whether the last question was not answered, and is asked again after a while."""
+        return self._presence.is_lost
+
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """Return the answer, however long it takes."""
         failures = 0

@@ -13,7 +13,7 @@ from carom.ports import Clock, Store
 from carom.runtime.asking import Asking
 from carom.runtime.service import Service
 
-EVERY_MS = 180_000
+EVERY_MS = 300_000
 BATCH = 1_000
 PAUSE_MS = 50
 

@@ -19,6 +19,11 @@ class Presence:
         self._notify = notify
         self._is_lost = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether it did not answer whoever asked last."""
+        return self._is_lost
+
     def lost(self, error: BaseException, retry_in_ms: int) -> None:
         """Hear from somebody that it does not answer, and when that one asks again."""
         if not self._is_lost:

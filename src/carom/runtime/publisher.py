@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from carom.codecs import Registry
 from carom.core.durations import Duration
 from carom.core.effects import Confirmed, Nacked, PublishResult, Returned, Unknown
-from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, weight
+from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, unwritable, weight
 from carom.errors import ConfigurationError, NotConfirmed, PublishError, Unroutable
 from carom.ports import Broker, Clock
 from carom.runtime import events
@@ -169,6 +169,10 @@ def checked(message: Message) -> Message:
         raise ConfigurationError(
             f"the headers of message {message.id} weigh more than {HEADERS_LIMIT} bytes and would not fit a frame: "
             "put large things into the payload"
+        )
+    if message.headers and (misfit := unwritable(message.headers)):
+        raise ConfigurationError(
+            f"a header of message {message.id} holds {misfit}, which AMQP has no form for: say text"
         )
     return message
 

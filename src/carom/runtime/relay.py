@@ -27,6 +27,8 @@ from carom.runtime.service import Backoff
 
 BYTES_IN_HAND = 16 * 1024 * 1024
 """A claim brings about so many bytes at most, judging by the rows before."""
+FIRST_CLAIM = 16
+"""So many rows are claimed first, when nobody knows yet how large they are."""
 HELD_MOST = 20_000
 """While so many rows wait behind others of their keys, nothing more is claimed."""
 RESTORE_MS = 5_000
@@ -44,7 +46,7 @@ class Pace:
 
     A ``chunk`` of them is published at a time. What became due is looked for every ``release_ms`` while rows come, and
     ``poll_ms`` is when it looks though nothing has woken it. A lease lasts ``ttl_ms``; who stands by asks for one every
-    ``stand_by_ms``.
+    ``stand_by_ms``, by this ``clock`` where the lease is not kept by the app's own.
     """
 
     batch: int = 1_000
@@ -54,6 +56,7 @@ class Pace:
     poll_ms: int = 1_000
     ttl_ms: int = 5_000
     stand_by_ms: int = 1_000
+    clock: Clock | None = None
 
 
 PACE = Pace()
@@ -86,7 +89,12 @@ class Relay:
         self._patience = patience
         self._pace = pace
         self._leadership = Leadership(
-            outbox, asking, clock, ttl_ms=pace.ttl_ms, stand_by_ms=pace.stand_by_ms, changed=self._lead_changed
+            outbox,
+            asking,
+            pace.clock or clock,
+            ttl_ms=pace.ttl_ms,
+            stand_by_ms=pace.stand_by_ms,
+            changed=self._lead_changed,
         )
         self._lanes = Lanes()
         self._marks: list[Mark] = []
@@ -100,7 +108,7 @@ class Relay:
         self._changed = asyncio.Event()  # what kept us from claiming may be over
         self._finished = asyncio.Event()  # there is something to mark
         self._resting = False
-        self._row_bytes = BYTES_IN_HAND // 100
+        self._row_bytes = BYTES_IN_HAND // FIRST_CLAIM
         self._due_ms = self._released_ms = 0
         self._pauses = 0
         self._paused_until_ms = 0
@@ -122,7 +130,7 @@ class Relay:
     @property
     def idle(self) -> bool:
         """Tell whether nothing is on its way and it waits for rows or for time, and for no answer of anybody's."""
-        at_rest = self._resting or not self._leadership.holds or self._is_paused
+        at_rest = self._resting or not self._leadership.holds or self._is_paused or self._asking.is_down
         is_woken = self._resting and self._woken.is_set()
         return at_rest and not is_woken and not self._tasks and not self._marks and not self._asking.waits
 
@@ -238,8 +246,8 @@ class Relay:
     def _launch(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        weight = sum(len(row.message.body) for row in rows)
-        self._row_bytes = max(1, (self._row_bytes + weight // len(rows) + 1_000) // 2)
+        weight = sum(len(row.message.body) for row in rows) // len(rows) + 1_000
+        self._row_bytes = max(weight, (self._row_bytes + weight) // 2)
         lanes = self._lanes
         now, ahead = lanes.take(rows)
         for batch in (now, ahead):  # those that others wait for are not kept waiting by the rest
@@ -271,8 +279,8 @@ class Relay:
         if lanes is not self._lanes:
             return  # another has led since, and has these rows
         if confirms == self._confirms and all(isinstance(one, Unknown) for one in results):
-            lanes.give_back(rows)
             self._pause(said(results[0]))
+            self._give_back(rows)
         else:
             self._settle(rows, results, duration_ms)
         self._changed.set()
@@ -299,10 +307,15 @@ class Relay:
         if following and not self._stopping and self._leadership.holds:
             self._launch_again(following)
         elif following:
-            self._lanes.give_back(following)
+            self._give_back(following)
         self._finished.set()
         if passed and self._notify is not None:
             self._notify(events.Relayed(messages=tuple([row.message for row in passed]), duration_ms=duration_ms))
+
+    def _give_back(self, rows: list[Row]) -> None:
+        """Let go of rows of which nothing can be said; they are claimed again as soon as that makes sense."""
+        self._lanes.give_back(rows)
+        self._wake()
 
     def _launch_again(self, rows: list[Row]) -> None:
         whole = [row for row in rows if not row.flaw]
@@ -409,7 +422,8 @@ class Relay:
         try:
             while self.leads and self._is_busy and not hurried.done() and (left := deadline - time.monotonic()) > 0:
                 changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({changed, hurried, *self._tasks}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                waits = {changed, hurried, *self._tasks, *(one for one in self._loops if not one.done())}
+                await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
                 self._changed.clear()
         finally:

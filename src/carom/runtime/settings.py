@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from carom.core.message import fits
 from carom.errors import ConfigurationError
-from carom.ports import Database
+from carom.ports import Broker, Database
 
 NAMES = ("broker", "database", "exchange", "namespace", "layout", "name", "retry", "grace", "topology")
 """What `App` takes as text; each is CAROM_<NAME> in the environment."""
@@ -56,6 +57,15 @@ def database(given: object, known: Database | None = None) -> Database | None:
     return Database(given) if known is None else replace(known, url=given)
 
 
+def address(broker: str | Broker) -> str | Broker:
+    """Return what an app was given as its broker: a URL, or the broker itself; an unset variable is neither."""
+    if not isinstance(broker, str) and not hasattr(broker, "publish"):
+        raise ConfigurationError(
+            f"broker={broker!r} is no broker: say a URL such as 'amqp://guest:guest@localhost/' or 'embedded://'"
+        )
+    return broker
+
+
 def shown(database: Database) -> str:
     """Return how a database is named to people: its address, without any password."""
     url = database.url
@@ -65,9 +75,9 @@ def shown(database: Database) -> str:
 def check_names(**names: object) -> None:
     """Raise ConfigurationError for a name that no broker would take."""
     for what, value in names.items():
-        if not isinstance(value, str) or not 0 < len(value.encode()) <= NAME_LIMIT or value.startswith("amq."):
+        if not isinstance(value, str) or not value or not fits(value, NAME_LIMIT) or value.startswith("amq."):
             raise ConfigurationError(
-                f"{what}={value!r}: say a name of 1 to {NAME_LIMIT} bytes that does not begin with 'amq.'"
+                f"{what}={value!r}: say a name of 1 to {NAME_LIMIT} bytes in UTF-8 that does not begin with 'amq.'"
             )
 
 

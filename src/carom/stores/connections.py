@@ -31,14 +31,13 @@ async def write(insertion: Insertion, connection: object, entries: Sequence[Entr
     found: Any = connection
     if isinstance(connection, AsyncConnection):
         _check_begun(connection.sync_connection)
-        for many, parameters in batches:
-            await connection.execute(insertion.many_clause if many else insertion.one_clause, parameters)
+        await connection.run_sync(insertion.execute, batches)
     elif _has(connection, "is_in_transaction", "fetchrow"):
         await _write_asyncpg(insertion, found, batches)
     elif _is_psycopg(connection, waits=True):
         _check_psycopg(found)
         async with found.cursor() as cursor:
-            for sql, values in _positional(insertion, batches, "%s"):
+            for sql, values in _positional(insertion, batches, "%b"):
                 await cursor.execute(sql, values)
     elif _has(connection, "in_transaction", "isolation_level", "execute_insert"):  # aiosqlite
         _check_sqlite(found.in_transaction, found.isolation_level, found)
@@ -56,8 +55,7 @@ def write_now(insertion: Insertion, connection: object, entries: Sequence[Entry]
     found: Any = connection
     if isinstance(connection, Connection):
         _check_begun(connection)
-        for many, parameters in batches:
-            connection.execute(insertion.many_clause if many else insertion.one_clause, parameters)
+        insertion.execute(connection, batches)
     elif isinstance(connection, sqlite3.Connection):
         _check_sqlite(connection.in_transaction, connection.isolation_level, connection)
         for sql, rows in _rows(insertion, batches):
@@ -67,7 +65,7 @@ def write_now(insertion: Insertion, connection: object, entries: Sequence[Entry]
     elif _is_psycopg(connection, waits=False):
         _check_psycopg(found)
         with found.cursor() as cursor:
-            for sql, values in _positional(insertion, batches, "%s"):
+            for sql, values in _positional(insertion, batches, "%b"):
                 cursor.execute(sql, values)
     else:
         known = "a psycopg or sqlite3 connection, Django's connection, or SQLAlchemy's Connection"

@@ -227,7 +227,10 @@ class Names:
 
 @lru_cache(maxsize=256)
 def rendered(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
-    """Return a statement as a driver wants it, and its parameters in order: ``$1``, ``%s`` or ``:name``."""
+    """Return a statement as a driver wants it, and its parameters in order: ``$1``, ``%s``, ``%b`` or ``:name``.
+
+    ``%b`` is psycopg's for values in binary: an array of texts need not be escaped, which takes four times as long.
+    """
     names: list[str] = []
 
     def numbered(found: re.Match[str]) -> str:
@@ -237,12 +240,12 @@ def rendered(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
 
     def positional(found: re.Match[str]) -> str:
         names.append(found[1])
-        return "%s"
+        return style
 
     def kept(found: re.Match[str]) -> str:
         names.append(found[1])
         return found[0]
 
-    if style == "%s":
+    if style[0] == "%":
         return _PARAMETER.sub(positional, sql.replace("%", "%%")), tuple(names)
     return _PARAMETER.sub(numbered if style == "$1" else kept, sql), tuple(names)

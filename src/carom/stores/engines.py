@@ -6,6 +6,7 @@ Rule: credentials stay in SQLAlchemy's URL objects; nothing here writes them dow
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,7 +19,7 @@ from carom.errors import ConfigurationError
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
-POOL_SIZE, OVERFLOW = 10, 20
+POOL_SIZE, OVERFLOW = 20, 10
 BEGIN = "carom_begin"
 """The execution option that says how a transaction of SQLite's begins; empty for none."""
 
@@ -53,7 +54,7 @@ class Engines:
         """Return where the database is."""
         return self.asynchronous.url
 
-    @property
+    @cached_property
     def where(self) -> str:
         """Return where the database is, for people: no credentials."""
         url = self.url
@@ -124,10 +125,10 @@ def _driver(url: URL, *, asynchronous: bool) -> str:
     for driver in dict.fromkeys((twin, *wanted)):
         if driver in wanted and find_spec(_MODULES.get(driver, driver)) is not None:
             return f"{backend}+{driver}"
-    kind = "an asynchronous driver" if asynchronous else "a driver for threads"
+    kind = "asynchronous driver" if asynchronous else "driver for threads"
     where = "psycopg" if backend == "postgresql" and not asynchronous else extra
     raise ConfigurationError(
-        f"no {kind.split(' ', 1)[1]} for {backend} is installed ({', '.join(wanted)}): pip install 'carom[{where}]'"
+        f"no {kind} for {backend} is installed ({', '.join(wanted)}): pip install 'carom[{where}]'"
     )
 
 

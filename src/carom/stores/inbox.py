@@ -8,22 +8,17 @@ Rule: whether something is new is decided by the primary key and nothing else: t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
 
 from carom.ports import Unit
 from carom.stores import failures
 from carom.stores.failures import translated
-from carom.stores.lent import LentSession
-from carom.stores.place import Place
-
-T = TypeVar("T")
+from carom.stores.lending import thread_loan, waiting_loan
+from carom.stores.place import Place, driven
+from carom.stores.threads import Threads
 
 
 class SqlInbox:
@@ -33,30 +28,14 @@ class SqlInbox:
         """Connect to nothing yet."""
         self._place = place
         self._admission = Admission(place)
+        self._threads = Threads()
 
     def begin(self, *, synchronous: bool) -> AbstractAsyncContextManager[Unit]:
         """Begin a transaction; it is rolled back unless it was committed."""
-        return self._begin_in_thread() if synchronous else self._begin()
-
-    @asynccontextmanager
-    async def _begin(self) -> AsyncIterator[Unit]:
-        session = AsyncSession(self._place.engines.asynchronous, sync_session_class=LentSession, expire_on_commit=False)
-        unit = WaitingUnit(session, self._admission)
-        try:
-            yield unit
-        finally:
-            if unit.committed:  # nothing is waited for
-                await session.run_sync(_close)
-            else:
-                await asyncio.shield(asyncio.ensure_future(session.run_sync(_close)))
-
-    @asynccontextmanager
-    async def _begin_in_thread(self) -> AsyncIterator[Unit]:
-        session = LentSession(self._place.engines.synchronous, expire_on_commit=False)
-        try:
-            yield ThreadUnit(session, self._admission)
-        finally:
-            await _to_the_end(session.close_loan)
+        engines, where = self._place.engines, self._place.where
+        if synchronous:
+            return thread_loan(engines.synchronous, self._admission, where, self._threads)
+        return waiting_loan(engines.asynchronous, self._admission, where)
 
     @asynccontextmanager
     async def failing(self, listener: str, message_id: str, attempt: int, *, last: bool) -> AsyncIterator[bool]:
@@ -100,7 +79,10 @@ class SqlInbox:
 
 
 class Admission:
-    """How arrivals are recorded on the connection of a session."""
+    """How arrivals are recorded on the connection of a session.
+
+    The statements go to the driver as they are: what SQLAlchemy does for a statement costs as much as running this one.
+    """
 
     def __init__(self, place: Place) -> None:
         """Write the statements."""
@@ -111,20 +93,20 @@ class Admission:
             f"SELECT 1 FROM {inbox} AS f WHERE f.listener = :listener AND f.message_id = {{id}} "
             "AND f.attempt = {attempt} AND f.attempt > 0"
         )
-        self.one = place.dialect.insert(
+        self._one = place.dialect.insert(
             into, f"SELECT :listener, :id, 0, {now} WHERE NOT EXISTS ({failed.format(id=':id', attempt=':attempt')})"
         )
-        self.many = ""
+        self._many = ""
         if place.dialect.name == "postgresql":
+            typed = "CAST(:listener AS text)"
+            self._one = self._one.replace(":listener", typed).replace(":id", "CAST(:id AS text)")
+            self._one = self._one.replace(":attempt", "CAST(:attempt AS integer)")
             arrived = "unnest(CAST(:ids AS text[]), CAST(:attempts AS integer[])) AS a(id, attempt)"
-            self.many = (
-                place.dialect.insert(
-                    into,
-                    f"SELECT :listener, a.id, 0, {now} FROM {arrived} "
-                    f"WHERE NOT EXISTS ({failed.format(id='a.id', attempt='a.attempt')})",
-                )
-                + " RETURNING message_id"
+            query = (
+                f"SELECT {typed}, a.id, 0, {now} FROM {arrived} "
+                f"WHERE NOT EXISTS ({failed.format(id='a.id', attempt='a.attempt').replace(':listener', typed)})"
             )
+            self._many = f"{place.dialect.insert(into, query)} RETURNING message_id"
 
     def __call__(self, connection: Connection, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
         """Record arrivals; tell of each whether it is new.
@@ -132,106 +114,18 @@ class Admission:
         They are recorded in the order of their ids, so that two batches cannot wait for each other.
         """
         ids = [identity for identity, _ in arrivals]
-        if self.many and len(set(ids)) == len(ids) > 1:
+        if self._many and len(set(ids)) == len(ids) > 1:
             arrived = sorted(arrivals)
-            given: dict[str, Any] = {
+            given: dict[str, object] = {
                 "listener": listener,
                 "ids": [identity for identity, _ in arrived],
                 "attempts": [attempt for _, attempt in arrived],
             }
-            new = {found[0] for found in connection.execute(self.place.clause(self.many, {}), given)}
+            new = {found[0] for found in driven(connection, self._many, given)}
             return [identity in new for identity in ids]
         answers = [False] * len(ids)
         for at in sorted(range(len(ids)), key=ids.__getitem__):
             identity, attempt = arrivals[at]
             given = {"listener": listener, "id": identity, "attempt": attempt, **self.place.dialect.given()}
-            answers[at] = connection.execute(self.place.clause(self.one, {}), given).rowcount == 1
+            answers[at] = driven(connection, self._one, given).rowcount == 1
         return answers
-
-
-class WaitingUnit:
-    """A transaction with an `AsyncSession`."""
-
-    def __init__(self, session: AsyncSession, admission: Admission) -> None:
-        """Begin when something is done."""
-        self.session = session
-        self.committed = False
-        self._admission = admission
-        self._connection: Connection | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Tell whether the connection broke while the session was used."""
-        return self._connection is not None and self._connection.invalidated
-
-    async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
-        """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
-
-        def admit(session: Session) -> Sequence[bool]:
-            self._connection = session.connection()
-            return self._admission(self._connection, listener, arrivals)
-
-        with translated("admitting messages", self._admission.place.where):
-            return await self.session.run_sync(admit)
-
-    async def commit(self) -> None:
-        """Make it so."""
-        try:
-            await self.session.run_sync(_commit)
-        except Exception as error:
-            if failures.is_absence(error):
-                raise failures.translation(error, "committing", self._admission.place.where) from error
-            raise
-        self.committed = True
-
-
-class ThreadUnit:
-    """A transaction with a `Session`, which is used by one thread at a time."""
-
-    def __init__(self, session: LentSession, admission: Admission) -> None:
-        """Begin when something is done."""
-        self.session = session
-        self._admission = admission
-        self._connection: Connection | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Tell whether the connection broke while the session was used."""
-        return self._connection is not None and self._connection.invalidated
-
-    async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
-        """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
-
-        def admit() -> Sequence[bool]:
-            with translated("admitting messages", self._admission.place.where):
-                self._connection = self.session.connection()
-                return self._admission(self._connection, listener, arrivals)
-
-        return await _to_the_end(admit)
-
-    async def commit(self) -> None:
-        """Make it so."""
-        try:
-            await _to_the_end(self.session.commit_loan)
-        except Exception as error:
-            if failures.is_absence(error):
-                raise failures.translation(error, "committing", self._admission.place.where) from error
-            raise
-
-
-def _commit(session: Session) -> None:
-    cast("LentSession", session).commit_loan()
-
-
-def _close(session: Session) -> None:
-    cast("LentSession", session).close_loan()
-
-
-async def _to_the_end(work: Callable[[], T]) -> T:
-    """Run something in a thread, and see it end even when whoever waits is cancelled: a session has one user."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise

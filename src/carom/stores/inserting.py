@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from carom.core.relaying import Entry
-from carom.stores.dialects import Dialect, Names
+from carom.stores.dialects import Dialect, Names, rendered
 from carom.stores.rows import COLUMNS, values
 
 FIELDS = (*COLUMNS, "wait_ms", "at_ms")
@@ -58,6 +58,15 @@ class Insertion:
     @property
     def _created(self) -> str:
         return ", created_at" if self.dialect.clock is not None else ""
+
+    def execute(self, connection: Connection, batches: Batches) -> None:
+        """Run what `batches` returned on a connection of SQLAlchemy's."""
+        for many, parameters in batches:
+            if many and connection.dialect.driver == "psycopg":
+                statement, names = rendered(self.many, "%b")
+                connection.exec_driver_sql(statement, tuple(parameters[name] for name in names))
+            else:
+                connection.execute(self.many_clause if many else self.one_clause, parameters)
 
     def batches(self, entries: Sequence[Entry]) -> Batches:
         """Return what is to be run to write entries. Raises ConfigurationError for what cannot be kept."""

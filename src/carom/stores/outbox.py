@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from carom.core.relaying import Again, Backlog, Held, Mark, Parked, Row, Sent, State
+from carom.core.relaying import Backlog, Held, Mark, Row, State
 from carom.ports import Lease
+from carom.stores.marking import RELAY, marking
 from carom.stores.place import Place
 from carom.stores.rows import CLAIMED, row
 
-RELAY = "relay"
-"""The name of the lease."""
 RELEASE = 10_000
 """How many rows one call of `release` lets go at most."""
 _LOOKED_AT = 1_000
@@ -42,6 +39,7 @@ class SqlOutbox:
         self._place = place
         self._outbox = place.names.outbox
         self._claim = _claim(place)
+        self._marking = marking(place)
 
     # --- leading
 
@@ -49,6 +47,17 @@ class SqlOutbox:
         """Become the leader, or stay it; None when somebody else is. The time is the database's."""
         dialect, lease = self._place.dialect, self._place.names.lease
         given = {"name": RELAY, "holder": holder, "ttl": ttl_ms}
+        if dialect.name != "mysql":
+            # In one statement: who is stopped within a transaction would keep the lease locked for everybody.
+            sql = (
+                f"INSERT INTO {lease} AS l (name, holder, epoch, expires_at) "
+                f"VALUES (:name, :holder, 1, {dialect.later(':ttl')}) ON CONFLICT (name) DO UPDATE "
+                "SET epoch = CASE WHEN l.holder = excluded.holder THEN l.epoch ELSE l.epoch + 1 END, "
+                "holder = excluded.holder, expires_at = excluded.expires_at "
+                f"WHERE l.holder = excluded.holder OR l.expires_at <= {dialect.now} RETURNING epoch"
+            )
+            epoch = (await self._place.run("leading", sql, given)).scalar()
+            return None if epoch is None else Lease(holder, epoch)
         async with self._place.transaction("leading") as connection:
             made = dialect.insert(
                 f"{lease} (name, holder, epoch, expires_at)", f"VALUES (:name, '', 0, {dialect.moment('0')})"
@@ -117,42 +126,7 @@ class SqlOutbox:
 
     async def mark(self, lease: Lease, marks: Sequence[Mark]) -> bool:
         """Write down what became of rows, all at once; False, and nothing is written, when the lease is another's."""
-        async with self._place.transaction("marking") as connection:
-            # A write, so that it waits for whoever is taking the lease, and whoever wants it waits for this.
-            mine = (
-                f"UPDATE {self._place.names.lease} SET epoch = epoch "
-                "WHERE name = :name AND holder = :holder AND epoch = :epoch"
-            )
-            given = {"name": RELAY, "holder": lease.holder, "epoch": lease.epoch}
-            if (await self._place.execute(connection, mine, given)).rowcount != 1:
-                return False
-            await self._sent(connection, [mark.seq for mark in marks if isinstance(mark, Sent)])
-            again = [mark for mark in marks if isinstance(mark, Again)]
-            parked = [mark for mark in marks if isinstance(mark, Parked)]
-            now = self._place.dialect.now
-            unsent = "WHERE seq = :seq AND sent_at IS NULL AND parked_at IS NULL"
-            if again:
-                sql = (
-                    f"UPDATE {self._outbox} SET attempts = attempts + 1, last_error = :reason, ready_at = NULL, "
-                    f"wait_until = {self._place.dialect.later(':wait')} {unsent}"
-                )
-                values = [{"seq": one.seq, "reason": one.reason, "wait": one.wait_ms} for one in again]
-                await self._place.execute(connection, sql, values)
-            if parked:
-                sets = f"attempts = attempts + 1, last_error = :reason, parked_at = {now}"
-                sql = f"UPDATE {self._outbox} SET {sets} {unsent}"
-                await self._place.execute(connection, sql, [{"seq": one.seq, "reason": one.reason} for one in parked])
-        return True
-
-    async def _sent(self, connection: AsyncConnection, seqs: list[int]) -> None:
-        if not seqs:
-            return
-        among, now = self._place.dialect.among("seq", "seqs"), self._place.dialect.now
-        given = {"seqs": self._place.dialect.numbers(seqs)}
-        if self._place.keep_sent_ms:
-            await self._place.execute(connection, f"UPDATE {self._outbox} SET sent_at = {now} WHERE {among}", given)
-        else:
-            await self._place.execute(connection, f"DELETE FROM {self._outbox} WHERE {among}", given)
+        return await self._marking(lease, marks)
 
     async def _wake(self) -> None:
         """Tell all relays to look."""

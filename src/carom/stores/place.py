@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import CursorResult, TextClause, bindparam, text
+from sqlalchemy import Connection, CursorResult, TextClause, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carom.core.durations import milliseconds
 from carom.ports import Database
-from carom.stores.dialects import Dialect, Names, dialect
+from carom.stores.dialects import Dialect, Names, dialect, rendered
 from carom.stores.engines import BEGIN, Engines
 from carom.stores.failures import translated
 
@@ -90,3 +90,15 @@ class Place:
 @lru_cache(maxsize=512)
 def _clause(sql: str, lists: tuple[str, ...]) -> TextClause:
     return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
+
+
+def driven(connection: Connection, sql: str, given: Mapping[str, object]) -> CursorResult[Any]:
+    """Run a statement as the driver takes it, without SQLAlchemy looking at it; ours, so it needs no looking at."""
+    style = _STYLES.get(connection.dialect.paramstyle, "%s")
+    statement, names = rendered(sql, style)
+    if style == ":":
+        return connection.exec_driver_sql(statement, dict(given))
+    return connection.exec_driver_sql(statement, tuple(given[name] for name in names))
+
+
+_STYLES = {"numeric_dollar": "$1", "qmark": ":", "named": ":"}

@@ -16,6 +16,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from carom.core.message import NAME_LIMIT, Headers, Message
 from carom.core.relaying import Entry, Row
 from carom.errors import ConfigurationError
@@ -26,6 +28,7 @@ CLAIMED = ("seq", *COLUMNS, "attempts")
 """What a relay reads, in the order of `row`."""
 
 DEPTH_LIMIT = 64
+_ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder()
 _PLAIN = frozenset({str, int, bool, type(None)})
 _TEXTS = ("correlation_id", "content_encoding", "type", "app_id", "reply_to", "user_id", "expiration")
 _PERSISTENT = 2
@@ -63,8 +66,8 @@ def row(found: Sequence[Any]) -> Row:
             routing_key=routing_key,
             id=identity,
             content_type=content_type,
-            headers=_read_map(json.loads(headers)) if headers else {},
-            **(json.loads(properties) if properties else {}),
+            headers=_read_map(_loads(headers)) if headers else {},
+            **(_loads(properties) if properties else {}),
         )
     else:
         message = Message(
@@ -97,7 +100,7 @@ def _properties(message: Message) -> str:
         found["priority"] = message.priority
     if message.delivery_mode != _PERSISTENT:
         found["delivery_mode"] = message.delivery_mode
-    return json.dumps(found, separators=(",", ":")) if found else ""
+    return _dumps(found) if found else ""
 
 
 def _headers(message: Message) -> str:
@@ -107,12 +110,26 @@ def _headers(message: Message) -> str:
     try:
         for name, value in headers.items():
             if type(value) not in _PLAIN or name[:1] == "$":
-                return json.dumps(_map_written(headers, 0), separators=(",", ":"))
-        return json.dumps(headers if type(headers) is dict else dict(headers), separators=(",", ":"))
+                return _dumps(_map_written(headers, 0))
+        return _dumps(headers if type(headers) is dict else dict(headers))
     except (ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
             f"the headers of message {message.id} to {message.routing_key[:80]!r} cannot be kept in an outbox: {error}"
         ) from error
+
+
+def _dumps(value: object) -> str:
+    try:
+        return _ENCODER.encode(value).decode()
+    except (UnicodeEncodeError, OverflowError):  # half a character, an integer beyond 64 bits
+        return json.dumps(value, separators=(",", ":"))
+
+
+def _loads(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)
 
 
 def _written(value: object, depth: int) -> object:

@@ -84,9 +84,7 @@ def _write(session: Session, _context: object, _instances: object) -> None:
             continue  # rolled back, expunged
         session.expunge(promise)
         connection = _connection(session, promise.writer)
-        for many, parameters in promise.batches:
-            clause = promise.writer.insertion.many_clause if many else promise.writer.insertion.one_clause
-            connection.execute(clause, parameters)
+        promise.writer.insertion.execute(connection, promise.batches)
         if promise.writer.committed is not None:
             session.info.setdefault(_WRITTEN, set()).add(promise.writer)
 

@@ -52,6 +52,7 @@ class SqlStore(SqlOutbox, SqlInbox):
 
     async def close(self) -> None:
         """Disconnect from what was connected to here."""
+        self._threads.close()
         await self._place.engines.close()
 
     def add(self, session: object, entries: Sequence[Entry]) -> None:
