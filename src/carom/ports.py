@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
     from carom.core.durations import Duration
     from carom.core.effects import PublishResult
-    from carom.core.lint import ServerFacts
+    from carom.core.lint import Needs, ServerFacts
     from carom.core.message import Message
     from carom.core.relaying import Backlog, Entry, Held, Mark, Patience, Row, State
     from carom.core.topology import Topology
+
+Location: TypeAlias = str | Sequence[str] | Callable[[], str | Sequence[str]]
+"""Where a broker is: a URL, the URLs of a cluster's hosts, or what gives either whenever it is asked."""
 
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
 """``apply`` declares what is missing, ``verify`` only compares, ``ignore`` does nothing."""
@@ -134,8 +137,8 @@ class Broker(Protocol):
 class Inspectable(Protocol):
     """A broker that can be asked about itself; not every one can."""
 
-    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
-        """Return what the server says of itself and of these queues."""
+    async def inspect(self, queues: Sequence[str], needs: Needs) -> ServerFacts:
+        """Return what the server says of itself, of these queues, and of what this user may do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from carom.cli import logs
 from carom.cli.loading import load
 from carom.cli.options import (
     app_dir_option,
-    broker_option,
     database_option,
     grace_option,
+    lasting_broker_option,
     log_format_option,
     option,
     speaking,
@@ -27,6 +27,7 @@ from carom.cli.options import (
 from carom.cli.output import FAILED, OK, Output
 from carom.core.durations import text
 from carom.errors import ConfigurationError
+from carom.ports import Location
 from carom.runtime.app import App
 from carom.runtime.events import Stopped
 
@@ -38,7 +39,7 @@ HURRY_MS = 5_000
 
 @click.command(short_help="Run the consumers of an app, and its relay.")
 @click.argument("app", metavar="APP")
-@broker_option("Another broker than the app's own.")
+@lasting_broker_option("Another broker than the app's own.")
 @database_option("Another database than the app's own.")
 @option(
     "--relay/--no-relay", default=None, show_default="if it has a database", help="Whether to relay its outbox too."
@@ -51,7 +52,7 @@ def run(
     out: Output,
     *,
     app: str,
-    broker: str | None,
+    broker: Location | None,
     database: str | None,
     relay: bool | None,
     grace: int | None,
@@ -73,7 +74,7 @@ def run(
 
 @click.command(short_help="Relay the outbox of an app.")
 @click.argument("app", metavar="APP")
-@broker_option("Another broker than the app's own.")
+@lasting_broker_option("Another broker than the app's own.")
 @database_option("Another database than the app's own.")
 @grace_option
 @log_format_option
@@ -83,7 +84,7 @@ def relay(
     out: Output,
     *,
     app: str,
-    broker: str | None,
+    broker: Location | None,
     database: str | None,
     grace: int | None,
     log_format: logs.Format,
@@ -98,7 +99,7 @@ def relay(
     return _run(out, _configured(app, app_dir, broker, database, grace), consume=False, relay=True)
 
 
-def _configured(app: str, app_dir: str, broker: str | None, database: str | None, grace: int | None) -> App:
+def _configured(app: str, app_dir: str, broker: Location | None, database: str | None, grace: int | None) -> App:
     found = load(app, app_dir)
     limit = None if grace is None else timedelta(milliseconds=grace)
     found.configure(broker=broker, database=database, grace=limit)

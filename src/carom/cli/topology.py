@@ -77,7 +77,7 @@ def apply(out: Output, *, app: str, broker: str | None, dry_run: bool, app_dir: 
 
 
 async def _declare(app: App, address: object, mode: Mode) -> None:
-    if not isinstance(address, str):
+    if not adapters.is_location(address):
         raise click.UsageError("this app was given a broker object: say --broker URL")
     broker = adapters.broker(address, RealClock(), lambda _event: None)
     await broker.open()

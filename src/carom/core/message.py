@@ -186,8 +186,13 @@ def weight(value: object) -> int:
         elif isinstance(item, bytes | bytearray):
             total += 5 + len(item)
         elif isinstance(item, Mapping):
-            total += 5 + sum(1 + 4 * len(str(key)) for key in item)
-            todo.extend(item.values())
+            total += 5
+            for key, held in item.items():
+                total += 1 + 4 * len(str(key))
+                if type(held) is str and held.isascii():
+                    total += 5 + len(held)
+                else:
+                    todo.append(held)
         elif isinstance(item, list | tuple):
             total += 5
             todo.extend(item)

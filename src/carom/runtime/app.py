@@ -9,12 +9,11 @@ import asyncio
 import inspect
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from carom import adapters
 from carom.codecs import Registry, standard
@@ -25,7 +24,7 @@ from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
 from carom.layouts import layout
-from carom.ports import Broker, Clock, Database, Mode, Observer, Store
+from carom.ports import Broker, Clock, Database, Location, Mode, Observer, Store
 from carom.runtime import events, settings
 from carom.runtime.announcing import Announcing
 from carom.runtime.asking import Asking
@@ -39,6 +38,7 @@ from carom.runtime.middleware import Middleware
 from carom.runtime.presence import Presence
 from carom.runtime.publisher import Outgoing, Publisher
 from carom.runtime.relay import PACE, Pace, Relay
+from carom.runtime.signals import asking_to_stop
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.suspects import Suspects
 
@@ -59,16 +59,21 @@ class App(Announcing):
     """Listeners on an exchange, and the way to publish to it.
 
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
+    Its broker is given by a URL, by a list with the URL of each host of a cluster, by a function that is asked for
+    either before every connection, so that credentials may change, or as an object.
     """
 
     relay: Relay | None = None
+    _broker: Broker | None = None
+    _store: Store | None = None
+    _suspects: Suspects | None = None
     _housekeeping: Housekeeping | None = None
     _has_own_store = True
     _started = False
 
     def __init__(
         self,
-        broker: str | Broker = "embedded://",
+        broker: Location | Broker = "embedded://",
         *,
         database: object = None,
         exchange: str = "events",
@@ -98,7 +103,6 @@ class App(Announcing):
         self.consumers: tuple[Consumer, ...] = ()
         self._address = settings.address(broker)
         self._database = settings.database(database)
-        self._store: Store | None = None
         self.layout_name = layout
         self._retry = retry
         self._grace_ms = milliseconds(grace)
@@ -109,8 +113,6 @@ class App(Announcing):
         self._outgoing: list[Outgoing] = []
         self._codecs: Registry = standard()
         self._clock: Clock = RealClock()
-        self._broker: Broker | None = None
-        self._suspects: Suspects | None = None
         self._presence = Presence()
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
@@ -219,8 +221,8 @@ class App(Announcing):
         return self._store
 
     @property
-    def address(self) -> str | Broker:
-        """Return the broker it was given: its URL, or the broker itself."""
+    def address(self) -> Location | Broker:
+        """Return the broker it was given: where it is, or the broker itself."""
         return self._address
 
     @property
@@ -229,13 +231,13 @@ class App(Announcing):
         return self._grace_ms
 
     def configure(
-        self, *, broker: str | Broker | None = None, database: object = None, grace: Duration | None = None
+        self, *, broker: Location | Broker | None = None, database: object = None, grace: Duration | None = None
     ) -> None:
         """Let whoever runs the app decide otherwise than its program did; before it starts, not later."""
         if self._broker is not None:
             raise ConfigurationError(f"the app {self.name!r} runs already: configure it before it starts")
         if broker is not None:
-            self._address = broker
+            self._address = settings.address(broker)
         if database is not None:
             self._database, self._store = settings.database(database, self._database), None
             for declared in self.listeners:
@@ -255,16 +257,12 @@ class App(Announcing):
             raise ConfigurationError("collect is not there yet: dead letters stay in their queues")
         self._check_stopped()
         self._renew()
-        watched = self._watch_signals()
-        try:
-            await self._begin_unless_asked_to_stop(self._begin(consume=consume, relay=relay))
-            await self._asked_to_stop.wait()
-        finally:
+        with asking_to_stop(self.ask_to_stop):
             try:
-                await self.stop()
+                await self._begin_unless_asked_to_stop(self._begin(consume=consume, relay=relay))
+                await self._asked_to_stop.wait()
             finally:
-                for number in watched:
-                    asyncio.get_running_loop().remove_signal_handler(number)
+                await self.stop()
 
     def ask_to_stop(self) -> None:
         """Let `run` come to its end; asked a second time, without waiting for handlers."""
@@ -393,9 +391,9 @@ class App(Announcing):
         return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
-        if isinstance(self._address, str):
+        if adapters.is_location(self._address):
             return adapters.broker(self._address, self._clock, self.tell)
-        return self._address
+        return cast("Broker", self._address)
 
     def _check_stopped(self) -> None:
         if self._broker is not None:
@@ -431,7 +429,7 @@ class App(Announcing):
     def _keep_outbox(self, broker: Broker, database: Database, pace: Pace, *, relay: bool) -> None:
         notify = self.tell if self._observers else None
         asking = Asking(self._presence, self._clock)
-        self._housekeeping = Housekeeping(self.store, self._clock, asking)
+        self._housekeeping = Housekeeping(self.store, self._clock, asking, pace.prune_ms)
         self._housekeeping.start()
         if relay:
             self.relay = Relay(
@@ -494,14 +492,3 @@ class App(Announcing):
                 observer(event)
             except Exception:  # noqa: BLE001 - logged; an observer changes nothing
                 _log.exception("the observer %r failed on %s", observer, type(event).__name__)
-
-    def _watch_signals(self) -> list[int]:
-        loop = asyncio.get_running_loop()
-        watched: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, self.ask_to_stop)
-            except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no signals here
-                continue
-            watched.append(number)
-        return watched

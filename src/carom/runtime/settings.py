@@ -1,6 +1,7 @@
 """Settings from the environment: ``CAROM_BROKER``, ``CAROM_EXCHANGE``, …, each also as ``…_FILE``.
 
-Rule: a secret may come from a file, and never shows in an error.
+Rule: a secret may come from a file, and never shows in an error. The file of a broker on the network is read again
+before every connection: whoever rotates its password writes the new one there.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from carom.core.message import fits
 from carom.errors import ConfigurationError
-from carom.ports import Broker, Database
+from carom.ports import Broker, Database, Location
 
 NAMES = ("broker", "database", "exchange", "namespace", "layout", "name", "retry", "grace", "topology")
 """What `App` takes as text; each is CAROM_<NAME> in the environment."""
@@ -21,19 +23,25 @@ NAME_LIMIT = 200
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that the environment gives, by the name of their parameter."""
-    found: dict[str, str] = {}
+def from_environment(environment: Mapping[str, str]) -> dict[str, Location]:
+    """Return the settings that the environment gives, by the name of their parameter; only the broker's may change."""
+    found: dict[str, Location] = {}
     for name in NAMES:
         variable = f"CAROM_{name.upper()}"
         plain, file = environment.get(variable), environment.get(f"{variable}_FILE")
         if plain and file:
             raise ConfigurationError(f"{variable} and {variable}_FILE are both set: which is meant?")
-        if file:
-            plain = _read(file, f"{variable}_FILE")
-        if plain:
-            found[name] = plain
+        if file and name == "broker":
+            found[name] = broker_in(file, f"{variable}_FILE")
+        elif given := _read(file, f"{variable}_FILE") if file else plain:
+            found[name] = given
     return found
+
+
+def broker_in(file: str, variable: str) -> Location:
+    """Return where the broker is that a file names; on the network, what reads the file whenever it is asked."""
+    url = _read(file, variable)
+    return partial(_read, file, variable) if url.startswith("amqp") else url
 
 
 def durations(value: str) -> tuple[str, ...]:
@@ -57,9 +65,9 @@ def database(given: object, known: Database | None = None) -> Database | None:
     return Database(given) if known is None else replace(known, url=given)
 
 
-def address(broker: str | Broker) -> str | Broker:
-    """Return what an app was given as its broker: a URL, or the broker itself; an unset variable is neither."""
-    if not isinstance(broker, str) and not hasattr(broker, "publish"):
+def address(broker: Location | Broker) -> Location | Broker:
+    """Return what an app was given: where its broker is, or the broker itself; an unset variable is neither."""
+    if not isinstance(broker, str | list | tuple) and not callable(broker) and not hasattr(broker, "publish"):
         raise ConfigurationError(
             f"broker={broker!r} is no broker: say a URL such as 'amqp://guest:guest@localhost/' or 'embedded://'"
         )
