@@ -71,8 +71,9 @@ class BankIsBusy(Exception):
     """It happens: to the first attempt of every third payment here."""
 
 
-# The session is the inbox's: that this message was handled, the payment and what is announced are one transaction.
-@app.listen("order.placed", queue="shop.charge", idempotent=True)
+# The session is the inbox's: that this message was handled, the payment and what is announced are one transaction. Each
+# of those that run at a time holds a connection to the database.
+@app.listen("order.placed", queue="shop.charge", idempotent=True, concurrency=4)
 async def charge(placed: Placed, message: Message, session: AsyncSession) -> None:
     session.add(Payment(order_id=placed.order, cents=placed.cents))
     app.emit(session, "order.paid", Paid(placed.order, placed.cents), key=placed.order)
@@ -80,6 +81,6 @@ async def charge(placed: Placed, message: Message, session: AsyncSession) -> Non
         raise BankIsBusy
 
 
-@app.listen("order.paid", queue="shop.ship", idempotent=True)
+@app.listen("order.paid", queue="shop.ship", idempotent=True, concurrency=4)
 async def ship(paid: Paid, session: AsyncSession) -> None:
     session.add(Shipment(order_id=paid.order))

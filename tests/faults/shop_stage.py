@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
+import psycopg
 
 from carom import App
 from processes import CLOCK, POLL_MS, Programs
@@ -35,9 +36,9 @@ LEADER_S = 15
 class Shop:
     """The processes of one shop, and what its customers were told."""
 
-    def __init__(self, programs: Programs, engine: Engine) -> None:
+    def __init__(self, programs: Programs, connect: Callable[[], Any]) -> None:
         self.programs = programs
-        self.engine = engine
+        self.connect = connect
         self.port = free_port()
         self.taken: set[str] = set()
         self.refused = 0
@@ -107,8 +108,9 @@ class Shop:
 
     def ask(self, sql: str) -> list[tuple[object, ...]]:
         """Return rows; none while the database is away."""
-        with suppress(DBAPIError), self.engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(text(sql))]
+        with suppress(psycopg.Error, sqlite3.Error), closing(self.connect()) as connection:
+            found: list[tuple[object, ...]] = connection.execute(sql).fetchall()
+            return found
         return []
 
     def number(self, sql: str) -> int | None:

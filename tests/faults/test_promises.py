@@ -24,11 +24,11 @@ from databases import database_of_its_own, spoken_by
 from faults.promised import EFFECTS, METADATA, Job, build
 from processes import Programs
 
-ROUNDS, KILLS, EMITS = 3, 5, 220
+ROUNDS, KILLS, EMITS = 2, 5, 330
 """How often a process is killed in a round, and how much is emitted before each."""
 PROGRESS = 25
 KINDS = ("plain",) * 6 + ("flaky", "flaky", "chain", "poison")
-WITHIN_S = 60
+WITHIN_S = 120
 QUEUES = ("promised.delay.50ms", "promised.delay.200ms", "promised.suspects.promised", "promised.work")
 """Those that a job waits in; in the order in which it goes through them, so that none is passed by while we look."""
 DEAD = "promised.work.dlq"
