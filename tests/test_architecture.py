@@ -40,7 +40,6 @@ MAY_SLEEP: dict[str, str] = {}
 MAY_BE_SMALL = {
     "src/carom/brokers": "the adapter for RabbitMQ joins the embedded broker",
     "src/carom/observers": "metrics and traces join the log",
-    "src/carom/layouts": "the layouts of other systems join these",
 }
 
 

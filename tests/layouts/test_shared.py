@@ -215,5 +215,7 @@ def test_a_layout_is_a_value():
 def test_a_layout_is_chosen_by_its_name():
     assert layout("shared", "ns", "shop", EVERY) == Shared("ns", "shop", EVERY)
     assert layout("per_queue", "ns", "shop", EVERY) == PerQueue("ns", "shop", EVERY)
-    with pytest.raises(ConfigurationError, match="no layout is called 'sharde': choose per_queue or shared"):
+    with pytest.raises(
+        ConfigurationError, match="no layout is called 'sharde': choose one of kbairak, per_queue, shared"
+    ):
         layout("sharde", "ns", "shop", EVERY)

@@ -43,7 +43,9 @@ def show(out: Output, *, app: str, form: str, layout: str | None, app_dir: str) 
     """Show the topology of APP, such as shop:app. Nothing is connected to."""
     found = load(app, app_dir)
     chosen = layout or found.layout_name
-    laid_out = layout_of(chosen, found.namespace, found.exchange, tuple(one.plan for one in found.listeners))
+    laid_out = layout_of(
+        layout or found.chosen_layout, found.namespace, found.exchange, tuple(one.plan for one in found.listeners)
+    )
     value = {
         "app": found.name,
         "layout": chosen,

@@ -24,7 +24,7 @@ from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
-from carom.layouts import layout
+from carom.layouts import Chosen, chosen
 from carom.ports import Broker, Clock, Database, Mode, Observer, Store
 from carom.runtime import events, settings
 from carom.runtime.announcing import Announcing
@@ -65,7 +65,7 @@ class App(Announcing):
         database: object = None,
         exchange: str = "events",
         namespace: str = "carom",
-        layout: str = "shared",
+        layout: str | Chosen = "shared",
         name: str = "app",
         retry: Delays = DEFAULT_RETRY,
         grace: Duration = "30s",
@@ -75,10 +75,10 @@ class App(Announcing):
     ) -> None:
         """Check what is given; connect to nothing.
 
-        ``database`` is a URL, an engine of SQLAlchemy's or a `Database`, which says more about it. ``retry`` is the
-        default for listeners, ``grace`` is how long running handlers may go on when the app stops, ``delays`` are
-        those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is missing, only to verify
-        it, or to ignore it.
+        ``database`` is a URL, an engine of SQLAlchemy's or a `Database`, which says more about it. ``layout`` is a name
+        or one of `carom.layouts` with its switches. ``retry`` is the default for listeners, ``grace`` is how long
+        running handlers may go on when the app stops, ``delays`` are those that ``publish(delay=…)`` may use,
+        ``topology`` is whether to declare what is missing, only to verify it, or to ignore it.
         """
         if topology not in _MODES:
             raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
@@ -91,7 +91,7 @@ class App(Announcing):
         self._address = broker
         self._database = _database(database)
         self._store: Store | None = None
-        self.layout_name = layout
+        self.chosen_layout: Chosen = chosen(layout)
         self._retry = retry
         self._grace_ms = milliseconds(grace)
         self._later = later_plan(namespace, tuple(delays))
@@ -103,11 +103,11 @@ class App(Announcing):
         self._clock: Clock = RealClock()
         self._broker: Broker | None = None
         self._suspects: Suspects | None = None
+        self._layout(())
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._ending = asyncio.Lock()
-        self._layout(())
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **options: Any) -> Self:
@@ -178,6 +178,11 @@ class App(Announcing):
     def unobserve(self, observer: Observer) -> None:
         """Stop calling this observer."""
         self._observers.remove(observer)
+
+    @property
+    def layout_name(self) -> str:
+        """Return what its layout is called."""
+        return self.chosen_layout.name
 
     @property
     def layout(self) -> Layout:
@@ -362,11 +367,11 @@ class App(Announcing):
         return message if delay is None else delayed(message, delay, self._later, self.layout)
 
     async def _forward(self, message: Message) -> None:
-        await self._publisher.publish((message,))
+        await self._publisher.publish((self._publisher.wire.outgoing(message),))
 
     def _layout(self, plans: tuple[Plan, ...]) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return self.chosen_layout.build(self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
         if isinstance(self._address, str):
@@ -396,7 +401,7 @@ class App(Announcing):
 
     def _make_publisher(self) -> Publisher:
         notify = self.tell if self._observers else None
-        publisher = Publisher(self.exchange, self.name, self._codecs, self._clock, notify)
+        publisher = Publisher(self.exchange, self.name, self._codecs, self._clock, notify, self.layout.wire)
         publisher.outgoing = self._outgoing
         return publisher
 

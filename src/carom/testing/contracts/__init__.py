@@ -14,9 +14,20 @@ Rule: a contract knows the ports and the core, never an adapter; it needs pytest
 
 import pytest
 
-for _room in ("stage", "declaring", "publishing", "routing", "expiring", "dead_letters", "consuming", "reconnecting"):
+for _room in (
+    "stage",
+    "declaring",
+    "publishing",
+    "routing",
+    "expiring",
+    "dead_letters",
+    "consuming",
+    "reconnecting",
+    "layouts",
+):
     pytest.register_assert_rewrite(f"{__name__}.{_room}")
 
 from carom.testing.contracts.broker import BrokerContract  # noqa: E402 - its asserts explain themselves from here on
+from carom.testing.contracts.layouts import LayoutContract  # noqa: E402 - as above
 
-__all__ = ["BrokerContract"]
+__all__ = ["BrokerContract", "LayoutContract"]

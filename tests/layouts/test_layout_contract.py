@@ -1,0 +1,39 @@
+"""Every layout keeps the contract of layouts, to the millisecond, on the embedded broker and virtual time."""
+
+from __future__ import annotations
+
+from carom.brokers.embedded.broker import MemoryBroker
+from carom.brokers.embedded.engine import Engine
+from carom.layouts import Kbairak, PerQueue, Shared
+from carom.testing.clock import VirtualClock
+from carom.testing.contracts import LayoutContract
+
+
+class OnVirtualTime(LayoutContract):
+    async def set_up(self):
+        self.clock = VirtualClock()
+        self.engine = Engine()
+
+    def make_broker(self):
+        return MemoryBroker(self.clock, engine=self.engine)
+
+    async def wait(self, ms):
+        await self.clock.elapse(ms)
+
+    def now_ms(self):
+        return self.clock.now_ms()
+
+
+class TestShared(OnVirtualTime):
+    def make_layout(self, plans):
+        return Shared(self.prefix, self.name("events"), plans)
+
+
+class TestPerQueue(OnVirtualTime):
+    def make_layout(self, plans):
+        return PerQueue(self.prefix, self.name("events"), plans)
+
+
+class TestKbairak(OnVirtualTime):
+    def make_layout(self, plans):
+        return Kbairak(self.prefix, self.name("outbox"), plans)
