@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from carom.core.message import Message
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
-from carom.layouts import Kbairak, PerQueue, Shared
+from carom.layouts import FreeFlow, GoQueue, Kbairak, PerQueue, Shared
 
 LADDER = RetryPolicy.delays("2s", "5s")
 CHARGE = Plan("charge", ("order.created",), LADDER)
@@ -40,5 +40,9 @@ class Laid:
 EVERY = {
     "shared": Laid(Shared("carom", "shop", (CHARGE, MAIL))),
     "per_queue": Laid(PerQueue("carom", "shop", (CHARGE, MAIL))),
+    "freeflow": Laid(FreeFlow("carom", "shop", (CHARGE, MAIL))),
+    "freeflow-nest-queue": Laid(FreeFlow("carom", "shop", (CHARGE, MAIL), return_to="queue", nest=True)),
+    "goqueue": Laid(GoQueue("carom", "shop", (CHARGE, MAIL))),
+    "goqueue-tenfold": Laid(GoQueue("carom", "shop", (CHARGE, MAIL), tenfold=True, quorum_queues=True)),
     "kbairak": Laid(Kbairak("carom", "shop", (CHARGE, MAIL))),
 }

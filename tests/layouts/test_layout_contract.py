@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from carom.brokers.embedded.broker import MemoryBroker
 from carom.brokers.embedded.engine import Engine
-from carom.layouts import Kbairak, PerQueue, Shared
+from carom.layouts import FreeFlow, GoQueue, Kbairak, PerQueue, Shared
 from carom.testing.clock import VirtualClock
 from carom.testing.contracts import LayoutContract
 
@@ -37,3 +37,21 @@ class TestPerQueue(OnVirtualTime):
 class TestKbairak(OnVirtualTime):
     def make_layout(self, plans):
         return Kbairak(self.prefix, self.name("outbox"), plans)
+
+
+class TestGoQueue(OnVirtualTime):
+    def make_layout(self, plans):
+        return GoQueue(self.prefix, self.name("events"), plans)
+
+
+class TestFreeFlow(OnVirtualTime):
+    ladder_ms = (30_000, 300_000, 1_800_000)
+    writes_headers_as_text = True
+
+    def make_layout(self, plans):
+        return FreeFlow(self.prefix, self.name("events"), plans)
+
+
+class TestFreeFlowOfNestThatReturnsToTheQueue(TestFreeFlow):
+    def make_layout(self, plans):
+        return FreeFlow(self.prefix, self.name("events"), plans, return_to="queue", nest=True)

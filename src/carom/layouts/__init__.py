@@ -7,15 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from carom.core.settlement import Layout, Plan
 from carom.errors import ConfigurationError
+from carom.layouts.freeflow import TIERS, FreeFlow, ReturnTo
+from carom.layouts.goqueue import GoQueue
 from carom.layouts.kbairak import Kbairak
 from carom.layouts.per_queue import PerQueue
 from carom.layouts.shared import Shared
 
-__all__ = ["Chosen", "Kbairak", "PerQueue", "Shared", "chosen", "layout"]
+__all__ = [
+    "Chosen",
+    "FreeFlow",
+    "GoQueue",
+    "Kbairak",
+    "PerQueue",
+    "Shared",
+    "chosen",
+    "freeflow",
+    "goqueue",
+    "layout",
+]
 
 Build: TypeAlias = Callable[[str, str, tuple[Plan, ...], str], Layout]
 
@@ -28,7 +42,25 @@ class Chosen:
     build: Build
 
 
-_LAYOUTS: dict[str, Build] = {"kbairak": Kbairak, "per_queue": PerQueue, "shared": Shared}
+def goqueue(*, tenfold: bool = False, quorum_queues: bool = False) -> Chosen:
+    """Return goqueue's layout; see `GoQueue` for its switches."""
+    return Chosen("goqueue", partial(GoQueue, tenfold=tenfold, quorum_queues=quorum_queues))
+
+
+def freeflow(
+    *, return_to: ReturnTo = "domain", nest: bool = False, tiers: tuple[tuple[str, int], ...] = TIERS
+) -> Chosen:
+    """Return FreeFlow's layout; see `FreeFlow` for its switches."""
+    return Chosen("freeflow", partial(FreeFlow, return_to=return_to, nest=nest, tiers=tiers))
+
+
+_LAYOUTS: dict[str, Build] = {
+    "freeflow": FreeFlow,
+    "goqueue": GoQueue,
+    "kbairak": Kbairak,
+    "per_queue": PerQueue,
+    "shared": Shared,
+}
 
 
 def chosen(wanted: str | Chosen) -> Chosen:

@@ -9,6 +9,7 @@ is declared otherwise than they do it.
 
 from __future__ import annotations
 
+from carom.core.retry import RetryPolicy
 from carom.core.settlement import Plan
 from carom.core.topology import DEFAULT_EXCHANGE, Queue, at_least_once, quorum
 from carom.core.wire import Address
@@ -45,3 +46,8 @@ class Beside:
 def kept(name: str) -> Queue:
     """Return a queue of dead letters that nothing ever leaves by itself."""
     return quorum(name, delivery_limit=UNLIMITED)
+
+
+def attempts(policy: RetryPolicy) -> int:
+    """Return how many attempts a policy, or an override of it, allows at most."""
+    return max(policy.attempts, *(attempts(retry) for _, retry in policy.overrides), 1)
