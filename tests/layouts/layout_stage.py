@@ -5,16 +5,18 @@ Rule: every layout stands in `EVERY`, and so is fuzzed, recorded and stormed; no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carom.core.message import Message
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
-from carom.layouts import FreeFlow, GoQueue, Kbairak, PerQueue, Shared
+from carom.layouts import AsyncWorker, FreeFlow, GoQueue, Kbairak, PerQueue, Shared, WaitQueue
 
 LADDER = RetryPolicy.delays("2s", "5s")
+STEADY = Plan("charge", ("order.created",), RetryPolicy.fixed("5s", attempts=3))
 CHARGE = Plan("charge", ("order.created",), LADDER)
 MAIL = Plan("mail", ("order.*",), RetryPolicy.delays("5s"))
+DOUBLING = Plan("shop_instant_queue", (), RetryPolicy.delays("2s", "4s"))
 ORDER = Message(
     body=b'{"id":1}',
     exchange="shop",
@@ -26,6 +28,7 @@ ORDER = Message(
     timestamp=1_700_000_000,
     headers={"tenant": "acme", "shard": 7},
 )
+JOB = replace(ORDER, exchange="shop_exchange")
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,12 @@ class Laid:
 EVERY = {
     "shared": Laid(Shared("carom", "shop", (CHARGE, MAIL))),
     "per_queue": Laid(PerQueue("carom", "shop", (CHARGE, MAIL))),
+    "async_worker": Laid(AsyncWorker("shop", "", (DOUBLING,)), DOUBLING, JOB),
     "freeflow": Laid(FreeFlow("carom", "shop", (CHARGE, MAIL))),
     "freeflow-nest-queue": Laid(FreeFlow("carom", "shop", (CHARGE, MAIL), return_to="queue", nest=True)),
     "goqueue": Laid(GoQueue("carom", "shop", (CHARGE, MAIL))),
     "goqueue-tenfold": Laid(GoQueue("carom", "shop", (CHARGE, MAIL), tenfold=True, quorum_queues=True)),
     "kbairak": Laid(Kbairak("carom", "shop", (CHARGE, MAIL))),
+    "wait_queue": Laid(WaitQueue("carom", "shop", (STEADY, MAIL)), STEADY),
+    "wait_queue-copies": Laid(WaitQueue("carom", "shop", (STEADY, MAIL), copies=True), STEADY),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from carom.brokers.embedded.broker import MemoryBroker
 from carom.brokers.embedded.engine import Engine
-from carom.layouts import FreeFlow, GoQueue, Kbairak, PerQueue, Shared
+from carom.layouts import AsyncWorker, FreeFlow, GoQueue, Kbairak, PerQueue, Shared, WaitQueue
+from carom.layouts.async_worker import snake
 from carom.testing.clock import VirtualClock
 from carom.testing.contracts import LayoutContract
 
@@ -55,3 +56,25 @@ class TestFreeFlow(OnVirtualTime):
 class TestFreeFlowOfNestThatReturnsToTheQueue(TestFreeFlow):
     def make_layout(self, plans):
         return FreeFlow(self.prefix, self.name("events"), plans, return_to="queue", nest=True)
+
+
+class TestWaitQueue(OnVirtualTime):
+    ladder_ms = (2_000, 2_000, 2_000)
+
+    def make_layout(self, plans):
+        return WaitQueue(self.prefix, self.name("events"), plans)
+
+
+class TestWaitQueueOfCopies(TestWaitQueue):
+    def make_layout(self, plans):
+        return WaitQueue(self.prefix, self.name("events"), plans, copies=True)
+
+
+class TestAsyncWorker(OnVirtualTime):
+    body = b"NPY\0p\1j\1nd\1"
+
+    def home(self):
+        return f"{snake(self.prefix)}_instant_queue"
+
+    def make_layout(self, plans):
+        return AsyncWorker(self.prefix, "", plans)

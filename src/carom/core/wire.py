@@ -75,7 +75,7 @@ class Note:
 
 
 class Wire(Protocol):
-    """How one system writes on its messages. Total: no message makes any of these raise."""
+    """How one system writes on its messages. No message that came makes any of these raise."""
 
     def read(
         self, message: Message, queue: str, *, redelivered: bool = False, counts: bool = True, alone: bool = False
@@ -86,7 +86,7 @@ class Wire(Protocol):
         """Return the message as its handler sees it: where it was first published, out of its envelope."""
 
     def outgoing(self, message: Message) -> Message:
-        """Return a new message as this system writes it, with its headers and in its envelope."""
+        """Return a new message in this system's envelope and with its headers; ConfigurationError if it has no form."""
 
     def returned(self, arrival: Arrival, delay_ms: int) -> Settling | None:
         """Return how the broker itself makes a failed delivery wait so long; None when a copy is published."""

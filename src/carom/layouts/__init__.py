@@ -5,30 +5,37 @@ An app is told a name, ``App(layout="kbairak")``, or a layout with its switches,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 from carom.core.settlement import Layout, Plan
 from carom.errors import ConfigurationError
+from carom.layouts.async_worker import AsyncWorker, Job
 from carom.layouts.freeflow import TIERS, FreeFlow, ReturnTo
 from carom.layouts.goqueue import GoQueue
 from carom.layouts.kbairak import Kbairak
 from carom.layouts.per_queue import PerQueue
 from carom.layouts.shared import Shared
+from carom.layouts.wait_queue import WaitQueue
 
 __all__ = [
+    "AsyncWorker",
     "Chosen",
     "FreeFlow",
     "GoQueue",
+    "Job",
     "Kbairak",
     "PerQueue",
     "Shared",
+    "WaitQueue",
+    "async_worker",
     "chosen",
     "freeflow",
     "goqueue",
     "layout",
+    "wait_queue",
 ]
 
 Build: TypeAlias = Callable[[str, str, tuple[Plan, ...], str], Layout]
@@ -40,6 +47,12 @@ class Chosen:
 
     name: str
     build: Build
+
+
+def async_worker(jobs: Mapping[str, Job] | None = None, *, replay_keeps_iteration: bool = False) -> Chosen:
+    """Return async-worker's layout; see `AsyncWorker` for its switches."""
+    build = partial(AsyncWorker, jobs=tuple((jobs or {}).items()), replay_keeps_iteration=replay_keeps_iteration)
+    return Chosen("async_worker", build)
 
 
 def goqueue(*, tenfold: bool = False, quorum_queues: bool = False) -> Chosen:
@@ -54,12 +67,19 @@ def freeflow(
     return Chosen("freeflow", partial(FreeFlow, return_to=return_to, nest=nest, tiers=tiers))
 
 
+def wait_queue(*, copies: bool = False) -> Chosen:
+    """Return the wait queue; ``copies`` publishes every attempt and refuses none."""
+    return Chosen("wait_queue", partial(WaitQueue, copies=copies))
+
+
 _LAYOUTS: dict[str, Build] = {
+    "async_worker": AsyncWorker,
     "freeflow": FreeFlow,
     "goqueue": GoQueue,
     "kbairak": Kbairak,
     "per_queue": PerQueue,
     "shared": Shared,
+    "wait_queue": WaitQueue,
 }
 
 

@@ -127,7 +127,7 @@ class LayoutContract(Stage):
     writes_headers_as_text: bool = False
     """Whether this wire makes text of every header of a user."""
     body: bytes = b'{"n":1}'
-    """A payload as the app's codec writes it and as the handler gets it."""
+    """What a handler gets of the payload ``{"n":1}``, which is published as JSON."""
 
     def make_layout(self, plans: tuple[Plan, ...]) -> Layout:
         """Return the layout for these plans, under names of this test alone."""
@@ -268,7 +268,7 @@ class LayoutContract(Stage):
 
     async def _send(self, broker: Broker, layout: Layout, identity: str) -> None:
         message = Message(
-            body=self.body,
+            body=b'{"n":1}',
             exchange=self._events(layout),
             routing_key=self.key,
             id=identity,
