@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from carom.core.message import Message
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
-from carom.layouts import AsyncWorker, FreeFlow, GoQueue, Kbairak, PerQueue, Shared, WaitQueue
+from carom.layouts import AsyncWorker, Binary, FreeFlow, GoQueue, Kbairak, Native, PerQueue, Shared, WaitQueue
 
 LADDER = RetryPolicy.delays("2s", "5s")
 STEADY = Plan("charge", ("order.created",), RetryPolicy.fixed("5s", attempts=3))
@@ -44,11 +44,14 @@ EVERY = {
     "shared": Laid(Shared("carom", "shop", (CHARGE, MAIL))),
     "per_queue": Laid(PerQueue("carom", "shop", (CHARGE, MAIL))),
     "async_worker": Laid(AsyncWorker("shop", "", (DOUBLING,)), DOUBLING, JOB),
+    "binary": Laid(Binary("carom", "shop", (CHARGE, MAIL))),
     "freeflow": Laid(FreeFlow("carom", "shop", (CHARGE, MAIL))),
     "freeflow-nest-queue": Laid(FreeFlow("carom", "shop", (CHARGE, MAIL), return_to="queue", nest=True)),
     "goqueue": Laid(GoQueue("carom", "shop", (CHARGE, MAIL))),
     "goqueue-tenfold": Laid(GoQueue("carom", "shop", (CHARGE, MAIL), tenfold=True, quorum_queues=True)),
     "kbairak": Laid(Kbairak("carom", "shop", (CHARGE, MAIL))),
+    "native": Laid(Native("carom", "shop", (STEADY, MAIL)), STEADY),
+    "native-other-policy": Laid(Native("carom", "shop", (CHARGE,))),
     "wait_queue": Laid(WaitQueue("carom", "shop", (STEADY, MAIL)), STEADY),
     "wait_queue-copies": Laid(WaitQueue("carom", "shop", (STEADY, MAIL), copies=True), STEADY),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from carom.brokers.embedded.broker import MemoryBroker
 from carom.brokers.embedded.engine import Engine
-from carom.layouts import AsyncWorker, FreeFlow, GoQueue, Kbairak, PerQueue, Shared, WaitQueue
+from carom.layouts import AsyncWorker, Binary, FreeFlow, GoQueue, Kbairak, PerQueue, Shared, WaitQueue
 from carom.layouts.async_worker import snake
 from carom.testing.clock import VirtualClock
 from carom.testing.contracts import LayoutContract
@@ -78,3 +78,10 @@ class TestAsyncWorker(OnVirtualTime):
 
     def make_layout(self, plans):
         return AsyncWorker(self.prefix, "", plans)
+
+
+class TestBinary(OnVirtualTime):
+    ladder_ms = (1_000, 6_000, 7_000)
+
+    def make_layout(self, plans):
+        return Binary(self.prefix, self.name("events"), plans)

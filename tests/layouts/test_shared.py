@@ -12,7 +12,7 @@ from carom.core.settlement import Plan
 from carom.core.topology import Binding, Exchange, Queue, at_least_once, problems, quorum, union
 from carom.core.wire import Address
 from carom.errors import ConfigurationError, TopologyError
-from carom.layouts import Chosen, PerQueue, Shared, chosen, layout
+from carom.layouts import Choice, Chosen, Native, PerQueue, Shared, as_auto, chosen, layout
 from carom.layouts.shared import DELIVERY_LIMIT, LADDER_MS, UNLIMITED
 
 CHARGE = Plan("billing.charge", ("order.created", "order.paid"), RetryPolicy.delays(2, 5))
@@ -215,6 +215,7 @@ def test_a_layout_is_a_value():
 def test_a_layout_is_chosen_by_its_name_or_is_one_with_its_switches():
     assert layout("shared", "ns", "shop", EVERY) == Shared("ns", "shop", EVERY)
     assert layout("per_queue", "ns", "shop", EVERY) == PerQueue("ns", "shop", EVERY)
+    assert as_auto(Choice("native", "")) == Chosen("auto", Native)
     own = Chosen("ours", Shared)
     assert chosen(own) is own
     assert layout(own, "ns", "shop", EVERY) == Shared("ns", "shop", EVERY)

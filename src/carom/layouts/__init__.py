@@ -13,24 +13,33 @@ from typing import TypeAlias
 from carom.core.settlement import Layout, Plan
 from carom.errors import ConfigurationError
 from carom.layouts.async_worker import AsyncWorker, Job
+from carom.layouts.auto import Choice, choose
+from carom.layouts.binary import Binary
 from carom.layouts.freeflow import TIERS, FreeFlow, ReturnTo
 from carom.layouts.goqueue import GoQueue
 from carom.layouts.kbairak import Kbairak
+from carom.layouts.native import Native
 from carom.layouts.per_queue import PerQueue
 from carom.layouts.shared import Shared
 from carom.layouts.wait_queue import WaitQueue
 
 __all__ = [
     "AsyncWorker",
+    "Binary",
+    "Choice",
     "Chosen",
     "FreeFlow",
     "GoQueue",
     "Job",
     "Kbairak",
+    "Native",
     "PerQueue",
     "Shared",
     "WaitQueue",
+    "as_auto",
     "async_worker",
+    "binary",
+    "choose",
     "chosen",
     "freeflow",
     "goqueue",
@@ -55,6 +64,11 @@ def async_worker(jobs: Mapping[str, Job] | None = None, *, replay_keeps_iteratio
     return Chosen("async_worker", build)
 
 
+def binary(*, spread: float = 0.1) -> Chosen:
+    """Return the layout of any delay; see `Binary` for its switch."""
+    return Chosen("binary", partial(Binary, spread=spread))
+
+
 def goqueue(*, tenfold: bool = False, quorum_queues: bool = False) -> Chosen:
     """Return goqueue's layout; see `GoQueue` for its switches."""
     return Chosen("goqueue", partial(GoQueue, tenfold=tenfold, quorum_queues=quorum_queues))
@@ -74,9 +88,12 @@ def wait_queue(*, copies: bool = False) -> Chosen:
 
 _LAYOUTS: dict[str, Build] = {
     "async_worker": AsyncWorker,
+    "auto": Shared,
+    "binary": Binary,
     "freeflow": FreeFlow,
     "goqueue": GoQueue,
     "kbairak": Kbairak,
+    "native": Native,
     "per_queue": PerQueue,
     "shared": Shared,
     "wait_queue": WaitQueue,
@@ -90,6 +107,11 @@ def chosen(wanted: str | Chosen) -> Chosen:
     if not isinstance(wanted, str) or wanted not in _LAYOUTS:
         raise ConfigurationError(f"no layout is called {wanted!r}: choose one of {', '.join(_LAYOUTS)}")
     return Chosen(wanted, _LAYOUTS[wanted])
+
+
+def as_auto(choice: Choice) -> Chosen:
+    """Return the layout that was chosen, under the name by which it was asked for."""
+    return Chosen("auto", _LAYOUTS[choice.name])
 
 
 def layout(wanted: str | Chosen, namespace: str, exchange: str, plans: tuple[Plan, ...], app: str = "app") -> Layout:

@@ -86,11 +86,7 @@ class AsyncWorkerWire(Foreign):
         if job is None:
             return None
         timeout = max(1, min(span(job.get(TIMEOUT)), LONGEST_MS))
-        delays = _doubling(min(names.count(job.get(RETRY_MAX)), DELAYS_LIMIT), timeout)
-        ours = self.policy_of
-        return RetryPolicy(
-            attempts=len(delays) + 1, delays_ms=delays, permanents=ours.permanents, transients=ours.transients
-        )
+        return _brought(min(names.count(job.get(RETRY_MAX)), DELAYS_LIMIT), timeout, self.policy_of)
 
     def written(
         self, arrival: Arrival, to: Address, attempt: int, notes: Mapping[str, object], *, trim: bool = False
@@ -242,6 +238,14 @@ def snake(name: str) -> str:
 
 def _doubling(most: int, timeout_ms: int) -> tuple[int, ...]:
     return tuple(min(timeout_ms << min(step, _STEPS), LONGEST_MS) for step in range(most))
+
+
+@lru_cache(maxsize=64)
+def _brought(most: int, timeout_ms: int, ours: RetryPolicy) -> RetryPolicy:
+    delays = _doubling(most, timeout_ms)
+    return RetryPolicy(
+        attempts=len(delays) + 1, delays_ms=delays, permanents=ours.permanents, transients=ours.transients
+    )
 
 
 @lru_cache(maxsize=16)

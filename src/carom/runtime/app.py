@@ -23,11 +23,12 @@ from carom.core.message import Message
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
-from carom.errors import ConfigurationError
-from carom.layouts import Chosen, chosen
+from carom.errors import ConfigurationError, TopologyMismatch
+from carom.layouts import Choice, Chosen, as_auto, chosen
 from carom.ports import Broker, Clock, Database, Mode, Observer, Store
 from carom.runtime import events, settings
 from carom.runtime.announcing import Announcing
+from carom.runtime.choosing import STAYING, suited
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer
 from carom.runtime.gate import Gate
@@ -57,6 +58,8 @@ class App(Announcing):
     """
 
     _started = False
+    choice: Choice | None = None
+    """What ``layout="auto"`` came to at the last start, and why."""
 
     def __init__(
         self,
@@ -297,7 +300,7 @@ class App(Announcing):
             if self._database is not None:
                 await self.store.open(self._database.tables)
             await self._broker.open()
-            await self._restore()
+            await self._settle_layout(self._broker)
             if consume:
                 await self._consume(self._broker)
         except BaseException:
@@ -404,6 +407,19 @@ class App(Announcing):
         publisher = Publisher(self.exchange, self.name, self._codecs, self._clock, notify, self.layout.wire)
         publisher.outgoing = self._outgoing
         return publisher
+
+    async def _settle_layout(self, broker: Broker) -> None:
+        """Choose the layout, if that was left to us, and make it exist; what is there already has the last word."""
+        if self.layout_name == "auto":
+            self.choice = await suited(broker, self._plans())
+            self.chosen_layout = as_auto(self.choice)
+        try:
+            await self._restore()
+        except TopologyMismatch:
+            if self.choice is None or self.choice == STAYING:
+                raise
+            self.choice, self.chosen_layout = STAYING, as_auto(STAYING)
+            await self._restore()
 
     async def _restore(self) -> None:
         if self._broker is not None:
