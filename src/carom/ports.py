@@ -9,15 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
+from carom.core.relaying import PATIENCE
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from carom.core.durations import Duration
     from carom.core.effects import PublishResult
-    from carom.core.lint import ServerFacts
+    from carom.core.lint import Needs, ServerFacts
     from carom.core.message import Message
-    from carom.core.relaying import Backlog, Entry, Held, Mark, Row, State
+    from carom.core.relaying import Backlog, Entry, Held, Mark, Patience, Row, State
     from carom.core.topology import Topology
+
+Location: TypeAlias = str | Sequence[str] | Callable[[], str | Sequence[str]]
+"""Where a broker is: a URL, the URLs of a cluster's hosts, or what gives either whenever it is asked."""
 
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
 """``apply`` declares what is missing, ``verify`` only compares, ``ignore`` does nothing."""
@@ -135,8 +140,8 @@ class Broker(Protocol):
 class Inspectable(Protocol):
     """A broker that can be asked about itself; not every one can."""
 
-    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
-        """Return what the server says of itself and of these queues."""
+    async def inspect(self, queues: Sequence[str], needs: Needs) -> ServerFacts:
+        """Return what the server says of itself, of these queues, and of what this user may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,8 @@ class Database:
     tables are and how their names begin. ``keep_sent`` is how long a row stays in the outbox after it was published,
     and nothing deletes it at once; ``keep_seen`` is how long the inbox remembers what was handled, and has to exceed
     the longest ladder of retries plus ``replay_window``, the time in which people send dead letters again.
-    ``tables`` is whether to create what is missing when an app starts, only to verify it, or to ignore it.
+    ``patience`` is how a relay meets a row that cannot be published. ``tables`` is whether to create what is missing
+    when an app starts, only to verify it, or to ignore it.
     """
 
     url: object
@@ -156,6 +162,7 @@ class Database:
     keep_sent: Duration = 0
     keep_seen: Duration = "14d"
     replay_window: Duration = "7d"
+    patience: Patience = PATIENCE
     tables: Mode = "apply"
 
 
@@ -281,6 +288,10 @@ class Store(Outbox, Inbox, Protocol):
     What the database does not do raises DatabaseUnavailable when it is not there, and StoreError otherwise; errors in
     a handler's own session stay what they are.
     """
+
+    @property
+    def where(self) -> str:
+        """Return where the database is, for people: no credentials."""
 
     async def open(self, mode: Mode) -> None:
         """Connect and see to the tables. Raises DatabaseUnavailable or SchemaMismatch."""

@@ -116,7 +116,7 @@ async def test_a_job_is_published_as_clojure_reads_it():
 class Newer(MemoryBroker):
     """A broker that says it is a RabbitMQ 4.3, whose queues were declared before it was."""
 
-    async def inspect(self, queues):
+    async def inspect(self, queues, needs):
         return ServerFacts("4.3.1")
 
     async def declare(self, topology, mode="apply"):

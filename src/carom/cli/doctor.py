@@ -38,7 +38,7 @@ def doctor(out: Output, *, app: str, broker: str | None, app_dir: str) -> int:
 
 
 async def _look(app: App, address: object) -> tuple[Finding, ...]:
-    if not isinstance(address, str):
+    if not adapters.is_location(address):
         raise click.UsageError("this app was given a broker object: say --broker URL")
     broker = adapters.broker(address, RealClock(), lambda _event: None)
     await broker.open()

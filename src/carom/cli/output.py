@@ -42,9 +42,9 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ConfigurationError, CONFIGURATION),
     (BrokerUnavailable, UNAVAILABLE),
     (DatabaseUnavailable, UNAVAILABLE),
-    (SchemaMismatch, DRIFT),
     (NotPermitted, NOT_PERMITTED),
     (TopologyMismatch, DRIFT),
+    (SchemaMismatch, DRIFT),
 )
 
 

@@ -16,9 +16,12 @@ from carom.cli.output import EXIT_CODES
 
 _COMMANDS = {
     "completion": "carom.cli.completion:completion",
+    "db": "carom.cli.db:db",
     "doctor": "carom.cli.doctor:doctor",
     "demo": "carom.cli.demo.command:demo",
+    "outbox": "carom.cli.outbox:outbox",
     "publish": "carom.cli.publish:publish",
+    "relay": "carom.cli.run:relay",
     "run": "carom.cli.run:run",
     "topology": "carom.cli.topology:topology",
 }

@@ -16,7 +16,6 @@ from carom.cli.loading import load
 from carom.cli.options import app_dir_option, broker_option, option, speaking
 from carom.cli.output import Output, as_json
 from carom.cli.picture import picture
-from carom.layouts import layout as layout_of
 from carom.ports import Mode
 from carom.runtime.app import App
 from carom.runtime.clock import RealClock
@@ -43,9 +42,7 @@ def show(out: Output, *, app: str, form: str, layout: str | None, app_dir: str) 
     """Show the topology of APP, such as shop:app. Nothing is connected to."""
     found = load(app, app_dir)
     chosen = layout or found.layout_name
-    laid_out = layout_of(
-        layout or found.chosen_layout, found.namespace, found.exchange, tuple(one.plan for one in found.listeners)
-    )
+    laid_out = found.layout if layout is None else found.in_layout(layout)
     value = {
         "app": found.name,
         "layout": chosen,
@@ -80,7 +77,7 @@ def apply(out: Output, *, app: str, broker: str | None, dry_run: bool, app_dir: 
 
 
 async def _declare(app: App, address: object, mode: Mode) -> None:
-    if not isinstance(address, str):
+    if not adapters.is_location(address):
         raise click.UsageError("this app was given a broker object: say --broker URL")
     broker = adapters.broker(address, RealClock(), lambda _event: None)
     await broker.open()

@@ -52,13 +52,27 @@ class QueueFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """The exchanges that somebody publishes to, and the queues that he consumes from."""
+
+    writes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself. ``queues`` has None for one that does not exist."""
+    """What a server says of itself. ``queues`` has None for one that does not exist.
+
+    ``denied`` are the needs that this user is not permitted to meet; None when nobody could ask. ``versions`` are those
+    of all nodes of a cluster, where they are known.
+    """
 
     version: str
     alarm: str = ""
     management: bool = False
     queues: Mapping[str, QueueFacts | None] | None = None
+    denied: Needs | None = None
+    versions: tuple[str, ...] = ()
 
 
 def worst(findings: Iterable[Finding]) -> Level:
@@ -71,6 +85,7 @@ def lint_server(facts: ServerFacts, topology: Topology, timeouts_ms: Mapping[str
     found = [
         *_version(facts),
         *_alarm(facts),
+        *_permissions(facts.denied, topology),
         *_timeouts(timeouts_ms),
         *(finding for queue in topology.queues for finding in _queue(queue, facts, timeouts_ms)),
     ]
@@ -94,6 +109,13 @@ def _version(facts: ServerFacts) -> Iterator[Finding]:
         )
     else:
         yield Finding(Level.FINE, subject, "has what is needed")
+    if len(set(facts.versions)) > 1:
+        yield Finding(
+            Level.WARNING,
+            "cluster",
+            f"its nodes run different versions: {', '.join(sorted(set(facts.versions)))}",
+            "finish the upgrade; until then only what all of them understand is declared",
+        )
     if not facts.management:
         yield Finding(
             Level.NOTE,
@@ -113,6 +135,31 @@ def _alarm(facts: ServerFacts) -> Iterator[Finding]:
         )
     else:
         yield Finding(Level.FINE, "alarms", "there are none, messages are taken")
+
+
+def _permissions(denied: Needs | None, topology: Topology) -> Iterator[Finding]:
+    if denied is None:
+        return
+    public = {exchange.name for exchange in topology.exchanges if exchange.public}
+    for exchange in denied.writes:
+        yield Finding(
+            Level.NOTE if exchange in public else Level.ERROR,
+            f"exchange {exchange or '(the default one)'}",
+            "this user may not publish to it"
+            + ("" if exchange in public else ", so what fails or dies is never settled and keeps coming back"),
+            "grant write on it with 'rabbitmqctl set_permissions', unless this app only consumes"
+            if exchange in public
+            else "grant write on it with 'rabbitmqctl set_permissions'",
+        )
+    for queue in denied.reads:
+        yield Finding(
+            Level.ERROR,
+            f"queue {queue}",
+            "this user may not consume from it",
+            "grant read on it with 'rabbitmqctl set_permissions'",
+        )
+    if denied == Needs():
+        yield Finding(Level.FINE, "permissions", "this user may publish and consume where this app does")
 
 
 def _timeouts(timeouts_ms: Mapping[str, int | None]) -> Iterator[Finding]:

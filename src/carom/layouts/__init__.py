@@ -5,7 +5,7 @@ An app is told a name, ``App(layout="kbairak")``, or a layout with its switches,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -44,6 +44,7 @@ __all__ = [
     "freeflow",
     "goqueue",
     "layout",
+    "sampled",
     "wait_queue",
 ]
 
@@ -107,6 +108,15 @@ def chosen(wanted: str | Chosen) -> Chosen:
     if not isinstance(wanted, str) or wanted not in _LAYOUTS:
         raise ConfigurationError(f"no layout is called {wanted!r}: choose one of {', '.join(_LAYOUTS)}")
     return Chosen(wanted, _LAYOUTS[wanted])
+
+
+def sampled(of: Layout, queue: str) -> Sequence[int]:
+    """Return delays of a queue that between them are published to every place there is; all, if they can be counted."""
+    every = of.delays(queue)
+    if not isinstance(every, range):
+        return every
+    doubled = (every[0] << step for step in range(every[-1].bit_length()))
+    return tuple(delay for delay in doubled if delay <= every[-1])
 
 
 def as_auto(choice: Choice) -> Chosen:

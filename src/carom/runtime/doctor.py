@@ -5,8 +5,9 @@ Rule: looking changes nothing: no message is taken, nothing is declared.
 
 from __future__ import annotations
 
-from carom.core.lint import Finding, Level, ServerFacts, lint_server
+from carom.core.lint import Finding, Level, Needs, ServerFacts, lint_server
 from carom.errors import NotPermitted, TopologyMismatch
+from carom.layouts import sampled
 from carom.ports import Broker, Inspectable
 from carom.runtime.app import App
 
@@ -19,10 +20,20 @@ async def examine(app: App, broker: Broker) -> tuple[Finding, ...]:
     compared = await _compared(app, broker)
     facts: ServerFacts | None = None
     if isinstance(broker, Inspectable):
-        facts = await broker.inspect([queue.name for queue in topology.queues])
+        facts = await broker.inspect([queue.name for queue in topology.queues], needs(app))
     timeouts = {one.queue: one.timeout_ms for one in app.listeners}
     server = () if facts is None else lint_server(facts, topology, timeouts)
     return tuple(sorted((*compared, *server), key=lambda finding: -finding.level))
+
+
+def needs(app: App) -> Needs:
+    """Return where an app publishes and consumes."""
+    layout, queues = app.layout, [one.queue for one in app.listeners]
+    places = [layout.suspect_address, layout.dead_address, layout.queue_address]
+    addresses = [place(queue) for queue in queues for place in places]
+    addresses += [layout.delay_address(queue, delay) for queue in queues for delay in sampled(layout, queue)]
+    exchanges = dict.fromkeys([app.exchange, *(address.exchange for address in addresses)])
+    return Needs(tuple(exchanges), (*queues, layout.suspects) if queues else ())
 
 
 async def _compared(app: App, broker: Broker) -> list[Finding]:

@@ -147,6 +147,64 @@ class NotPublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """The broker has confirmed messages of the outbox. One event for a batch, so that it costs nothing a message."""
+
+    messages: tuple[Message, ...]
+    duration_ms: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Return how many they are."""
+        return len(self.messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayFailure:
+    """The part that events about a row that could not be published have; ``failures`` counts this one."""
+
+    message: Message
+    seq: int
+    failures: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRetried(RelayFailure):
+    """A message of the outbox was not taken over, and is published again after a while; others are not kept waiting."""
+
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayParked(RelayFailure):
+    """A message of the outbox is given up: it stays there with its reason until somebody looks at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPaused:
+    """The broker takes nothing at all; the outbox keeps everything, and the relay waits."""
+
+    app: str
+    reason: str = ""
+    retry_in_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """This process relays the outbox."""
+
+    app: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingBy:
+    """Another process relays the outbox; this one takes over when that one is gone."""
+
+    app: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The app consumes from these queues."""
 
@@ -185,14 +243,20 @@ Event: TypeAlias = (
     | HandlerFreed
     | Published
     | NotPublished
+    | Relayed
+    | RelayRetried
+    | RelayParked
+    | RelayPaused
+    | Leading
+    | StandingBy
     | Started
     | Stopping
     | Stopped
+    | StoreDown
+    | StoreUp
     | ConnectionUp
     | ConnectionDown
     | ConnectionBlocked
     | ConnectionUnblocked
     | ConsumerEnded
-    | StoreDown
-    | StoreUp
 )

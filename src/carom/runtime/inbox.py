@@ -80,6 +80,7 @@ class Transactions:
         self._settling = settling
         self._trying: set[_Try] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._left = 0
         self._interrupted = False
 
     def interrupt(self) -> None:
@@ -106,7 +107,7 @@ class Transactions:
                 failures += 1
                 unsure = tried.new if tried.committing else unsure
                 wait_ms = self._shared.backoff.wait_ms(failures, random.random())  # noqa: S311 - as above
-                self._shared.presence.lost(str(error), wait_ms)
+                self._shared.presence.lost(error, wait_ms)
             else:  # what only came to light when it was to be committed is a failure of the handler's
                 tried.outcome = Failed(error)
                 return _ended(tried, unsure)
@@ -185,8 +186,13 @@ class Transactions:
         def close(_: object) -> None:
             closing = asyncio.get_running_loop().create_task(stack.aclose())
             self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            closing.add_done_callback(closed)
 
+        def closed(closing: asyncio.Task[None]) -> None:
+            self._closing.discard(closing)
+            self._left -= 1
+
+        self._left += 1
         thread.add_done_callback(close)
 
     def _has_passed(self, tried: _Try) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from carom.codecs import Registry
 from carom.core.durations import Duration, milliseconds
-from carom.core.message import NAME_LIMIT
+from carom.core.message import NAME_LIMIT, fits
 from carom.core.retention import check_retention
 from carom.core.retry import policy
 from carom.core.settlement import Plan
@@ -127,12 +127,15 @@ def _timeout(timeout: Duration, queue: str) -> int:
     return value
 
 
-def _check_name(queue: str, handler: str) -> None:
-    size = len(queue.encode())
-    if not queue or size > NAME_LIMIT - len(".delay_9999d23h59m59s999ms"):
+_QUEUE_LIMIT = NAME_LIMIT - len(".delay_9999d23h59m59s999ms")
+
+
+def _check_name(queue: object, handler: str) -> None:
+    if not isinstance(queue, str) or not queue or not fits(queue, _QUEUE_LIMIT):
+        shown = queue[:60] if isinstance(queue, str) else queue
         raise ConfigurationError(
-            f"{queue[:60]!r} is no queue name for {handler}: it has {size} bytes, and 1 to 229 leave room for the "
-            "names of its delay and dead letter queues"
+            f"{shown!r} is no queue name for {handler}: say text of 1 to {_QUEUE_LIMIT} bytes in UTF-8, which leaves "
+            "room for the names of its delay and dead letter queues"
         )
     if queue.startswith("amq."):
         raise ConfigurationError(f"{queue!r} is no queue name for {handler}: names in 'amq.' belong to the broker")
@@ -140,8 +143,12 @@ def _check_name(queue: str, handler: str) -> None:
 
 def _check_keys(keys: tuple[str, ...], queue: str) -> None:
     for key in keys:
-        if not isinstance(key, str) or len(key.encode()) > NAME_LIMIT:
-            raise ConfigurationError(f"{key!r} is no binding key for {queue}: it is text of at most 255 bytes")
+        if not isinstance(key, str) or not fits(key, NAME_LIMIT):
+            raise ConfigurationError(f"{key!r} is no binding key for {queue}: it is text of at most 255 bytes in UTF-8")
+
+
+_COUNTED = 65_535
+"""The largest number of messages that the protocol has a place for."""
 
 
 def _check_count(name: str, value: object, queue: str) -> None:
@@ -150,3 +157,7 @@ def _check_count(name: str, value: object, queue: str) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{name}={value!r} of the listener of {queue} is no count: say 1 or more")
+    if optional and value > _COUNTED:
+        raise ConfigurationError(
+            f"{name}={value!r} of the listener of {queue} is more than a broker can be told: say 1 to {_COUNTED}"
+        )

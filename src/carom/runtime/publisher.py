@@ -17,7 +17,7 @@ from carom.codecs import Registry
 from carom.core import wire as carom_wire
 from carom.core.durations import Duration
 from carom.core.effects import Confirmed, Nacked, PublishResult, Returned, Unknown
-from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, weight
+from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, unwritable, weight
 from carom.core.wire import Wire
 from carom.errors import ConfigurationError, NotConfirmed, PublishError, Unroutable
 from carom.ports import Broker, Clock
@@ -62,10 +62,11 @@ class Publisher:
         clock: Clock,
         notify: Callable[[object], None] | None,
         wire: Wire = carom_wire,
+        outgoing: Sequence[Outgoing] = (),
     ) -> None:
         """Publish nothing yet; give it a ``broker`` first."""
         self.broker: Broker | None = None
-        self.outgoing: list[Outgoing] = []
+        self.outgoing: Sequence[Outgoing] = outgoing
         self.wire = wire
         self._exchange = exchange
         self._app_name = app_name
@@ -182,6 +183,10 @@ def checked(message: Message) -> Message:
         raise ConfigurationError(
             f"the headers of message {message.id} weigh more than {HEADERS_LIMIT} bytes and would not fit a frame: "
             "put large things into the payload"
+        )
+    if message.headers and (misfit := unwritable(message.headers)):
+        raise ConfigurationError(
+            f"a header of message {message.id} holds {misfit}, which AMQP has no form for: say text"
         )
     return message
 

@@ -64,7 +64,7 @@ class Recording:
                 failures += 1
                 wait_ms = self._shared.backoff.wait_ms(failures, random.random())  # noqa: S311 - jitter is no secret
                 if not self._inbox.is_passing(error):
-                    self._shared.presence.lost(str(error), wait_ms)
+                    self._shared.presence.lost(error, wait_ms)
                 if not is_over():
                     await pause(wait_ms)
                 if is_over():  # the copy is as safe without a record; only what comes a second time is not known

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from carom.brokers.rabbitmq.broker import RabbitBroker
-from carom.ports import Clock, Report
+from carom.ports import Clock, Location, Report
 
 __all__ = ["RabbitBroker", "connect"]
 
 
-def connect(url: str | Callable[[], str], clock: Clock, report: Report) -> RabbitBroker:
+def connect(url: Location, clock: Clock, report: Report) -> RabbitBroker:
     """Return a broker for ``amqp://`` and ``amqps://`` URLs, not yet connected."""
     return RabbitBroker(url, clock, report)

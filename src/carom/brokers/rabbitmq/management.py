@@ -50,6 +50,16 @@ class Management:
             if isinstance(one, dict)
         )
 
+    async def versions(self) -> tuple[str, ...]:
+        """Return the versions of the nodes of the cluster that run; nothing when nobody can be asked.
+
+        A rolling upgrade mixes them, and a queue may be put on any node.
+        """
+        found = await self._get("nodes")
+        nodes = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        applications = [one for node in nodes for one in node.get("applications") or () if isinstance(one, dict)]
+        return tuple(str(one.get("version")) for one in applications if one.get("name") == "rabbit")
+
     async def answers(self) -> bool:
         """Tell whether there is an API that lets us in."""
         return isinstance(await self._get("overview"), dict)

@@ -13,7 +13,8 @@ import pytest
 from carom.core.message import Message
 from carom.core.topology import Argument, Exchange, Queue, at_least_once
 from carom.ports import Broker
-from carom.testing.contracts.stage import COUNTS, KINDS, POLL_MS, QUIET_MS, Stage, bind, deaths, to
+from carom.testing.contracts.playing import POLL_MS
+from carom.testing.contracts.stage import COUNTS, KINDS, QUIET_MS, Stage, bind, deaths, to
 
 HISTORY = ("x-death", "x-first-death-", "x-last-death-")
 

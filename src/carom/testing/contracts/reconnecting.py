@@ -13,7 +13,8 @@ from carom.core.effects import Confirmed, Unknown
 from carom.core.topology import Queue
 from carom.errors import BrokerError, BrokerUnavailable
 from carom.ports import Broker
-from carom.testing.contracts.stage import KINDS, POLL_MS, QUIET_MS, Listening, Stage, gather, to
+from carom.testing.contracts.playing import POLL_MS
+from carom.testing.contracts.stage import KINDS, QUIET_MS, Listening, Stage, gather, to
 
 
 class Reconnecting(Stage):

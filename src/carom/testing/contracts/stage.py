@@ -6,14 +6,9 @@ test runs on virtual time in memory and in real time on a server shared with oth
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -22,18 +17,14 @@ from carom.core.effects import Confirmed
 from carom.core.message import Message
 from carom.core.topology import Argument, Binding, Exchange, ExchangeKind, Queue, Topology, arguments
 from carom.ports import Broker, Delivery, Subscription
+from carom.testing.contracts.playing import Playing
 
 Part: TypeAlias = Exchange | Queue | Binding
 KINDS = ("quorum", "classic")
-POLL_MS = 5
 QUIET_MS = 200
 """How long nothing must happen before a test believes that nothing will."""
 COUNTS = ("x-delivery-count", "x-acquired-count")
 """Headers in which brokers count deliveries; they come and go and are no part of what was published."""
-
-
-class _Test(Protocol):
-    def __call__(self, stage: Any, /, **given: object) -> Coroutine[Any, Any, None]: ...
 
 
 @dataclass(slots=True)
@@ -62,15 +53,13 @@ class Listening:
             await self.subscription.cancel()
 
 
-class Stage:
+class Stage(Playing):
     """The hooks and knobs of a broker's contract. Async tests of subclasses run in an event loop of their own.
 
     A test gets a fresh instance and a fresh prefix for its names. What it opened is closed, in reverse order, and
     `tear_down` is told what it declared, whether it failed or not.
     """
 
-    deadline_s: float = 60
-    """A test that takes longer in real time has failed."""
     sees_bindings: bool = True
     """Whether ``verify`` notices a missing binding; AMQP by itself cannot, RabbitMQ needs its management API."""
     counts_hand_backs: bool = True
@@ -80,7 +69,6 @@ class Stage:
     what would have to wait for it, where time is real."""
 
     prefix: str
-    _open: AsyncExitStack
     _declared: list[Topology]
 
     # --- hooks
@@ -97,39 +85,15 @@ class Stage:
         """Delete a queue from outside. The port cannot, so tests that need it are skipped where this is not given."""
         pytest.skip("the adapter gives no way to delete a queue: override delete_queue(broker, queue)")
 
-    async def wait(self, ms: int) -> None:
-        """Let time pass. An embedded broker on virtual time moves its clock instead; 0 only lets others run."""
-        await asyncio.sleep(ms / 1000)
-
-    def now_ms(self) -> float:
-        """Return the time that `wait` moves, in milliseconds from anywhere."""
-        return time.monotonic() * 1000
-
-    async def set_up(self) -> None:
-        """Prepare a test, in its event loop."""
-
     async def tear_down(self, declared: Sequence[Topology]) -> None:
         """Clean up after a test: on a shared server, delete what was declared. All brokers are closed by then."""
 
-    # --- running
-
-    def __init_subclass__(cls, **given: object) -> None:
-        """Let plain pytest run the async tests of every subclass, an adapter's own included."""
-        super().__init_subclass__(**given)
-        for name, test in list(vars(cls).items()):
-            if name.startswith("test") and inspect.iscoroutinefunction(test):
-                setattr(cls, name, _played(test))
-
-    async def play(self, test: Callable[[], Awaitable[None]]) -> None:
-        """Run one test between `set_up` and `tear_down`."""
+    def _begin(self) -> None:
         self.prefix = f"contract.{uuid4().hex[:12]}"
         self._declared = []
-        await self.set_up()
-        try:
-            async with asyncio.timeout(self.deadline_s), AsyncExitStack() as self._open:
-                await test()
-        finally:
-            await self.tear_down(tuple(self._declared))
+
+    async def _end(self) -> None:
+        await self.tear_down(tuple(self._declared))
 
     # --- naming
 
@@ -211,20 +175,6 @@ class Stage:
 
     # --- waiting
 
-    async def until(
-        self, came: Callable[[], bool | Awaitable[bool]], what: str, within_ms: int = 10_000, every_ms: int = POLL_MS
-    ) -> None:
-        """Let time pass until something came, looking every few milliseconds; fail when it has not come in time."""
-        deadline = self.now_ms() + within_ms
-        await self.wait(0)
-        while True:
-            answer = came()
-            if answer if isinstance(answer, bool) else await answer:
-                return
-            if self.now_ms() > deadline:
-                pytest.fail(f"waited {within_ms} ms in vain for {what}")
-            await self.wait(every_ms)
-
     async def until_ready(self, broker: Broker, queue: Queue, count: int) -> None:
         """Let time pass until so many messages of a queue are ready."""
 
@@ -280,11 +230,3 @@ def deaths(message: Message) -> list[Mapping[str, object]]:
     history = message.headers.get("x-death")
     assert isinstance(history, list), f"a dead letter has an x-death list, this one has {history!r}"
     return history
-
-
-def _played(test: _Test) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(stage: Stage, **given: object) -> None:
-        asyncio.run(stage.play(lambda: test(stage, **given)))
-
-    return run
