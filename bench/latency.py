@@ -10,6 +10,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import msgspec
@@ -33,6 +34,7 @@ BENCHMARK = Benchmark(
     database=True,
     cases=(
         Case("carom", "carom, SQLAlchemy commits in one process, relay and consumer in another", __name__, "arrive"),
+        Case("carom-direct", "app.publish in one process, consumer in another: no outbox", __name__, "arrive_directly"),
     ),
     targets={"carom": Target(at_most={"p50_ms": 5, "p99_ms": 30})},
 )
@@ -40,6 +42,15 @@ BENCHMARK = Benchmark(
 
 async def arrive(job: Job) -> Sample:
     """Relay and handle what another process emits, and look at the clock."""
+    return await _arrive(job, "emit")
+
+
+async def arrive_directly(job: Job) -> Sample:
+    """Handle what another process publishes: what is left when there is no database between them."""
+    return await _arrive(job, "publish")
+
+
+async def _arrive(job: Job, emitter_does: str) -> Sample:
     took: list[float] = []
     ended = asyncio.Event()
 
@@ -50,7 +61,14 @@ async def arrive(job: Job) -> Sample:
 
     app = application(job, charge, database=database(job), observers=None)
     async with app:
-        command = [sys.executable, "-m", "bench.worker", __name__, "emit", msgspec.json.encode(asdict(job)).decode()]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.worker",
+            __name__,
+            emitter_does,
+            msgspec.json.encode(asdict(job)).decode(),
+        ]
         emitter = subprocess.Popen(command, cwd=environment.ROOT, stdout=subprocess.DEVNULL)  # noqa: ASYNC220, S603 - a worker of our own, started before anything is measured
         try:
             await ended.wait()
@@ -67,17 +85,38 @@ async def emit(job: Job) -> Sample:
     """Emit at a steady pace, each message in a transaction of its own."""
     app = application(job, database=database(job))
     engine = create_async_engine(job.database, pool_size=SESSIONS, max_overflow=0)
+
+    async def one(order: Order) -> None:
+        async with AsyncSession(engine) as session:
+            app.emit(session, KEY, order, headers=HEADERS)
+            await session.commit()
+
+    sample = await _paced(job, one)
+    await engine.dispose()
+    return sample
+
+
+async def publish(job: Job) -> Sample:
+    """Publish at a steady pace, each message confirmed by itself."""
+    app = application(job)
+    await app.start(consume=False)
+
+    async def one(order: Order) -> None:
+        await app.publish(KEY, order, headers=HEADERS)
+
+    sample = await _paced(job, one)
+    await app.stop()
+    return sample
+
+
+async def _paced(job: Job, one: Callable[[Order], Awaitable[None]]) -> Sample:
     started = time.perf_counter()
     numbers = iter(range(job.total))
 
     async def work() -> None:
         for number in numbers:
             await asyncio.sleep(max(0.0, started + number / PER_SECOND - time.perf_counter()))
-            async with AsyncSession(engine) as session:
-                app.emit(session, KEY, Order(time.time_ns(), ORDER.customer, ORDER.note), headers=HEADERS)
-                await session.commit()
+            await one(Order(time.time_ns(), ORDER.customer, ORDER.note))
 
     await asyncio.gather(*(work() for _ in range(SESSIONS)))
-    seconds = time.perf_counter() - started
-    await engine.dispose()
-    return Sample(job.total / seconds)
+    return Sample(job.total / (time.perf_counter() - started))

@@ -73,7 +73,7 @@ async def _relay(job: Job, batch: int) -> Sample:
     done, first, started = 0, 0, time.perf_counter()
     while (sent := await _batch(connection, table, channel, confirms, job, batch)) > 0:
         done += sent
-        if not first and done >= job.warm_up:
+        if not first and job.warm_up <= done < job.total:
             first, started = done, time.perf_counter()
     seconds = time.perf_counter() - started
     await connection.execute(f"DROP TABLE {table}")

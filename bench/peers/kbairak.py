@@ -30,7 +30,7 @@ async def relay(job: Job) -> Sample:
     done, first, started = 0, 0, time.perf_counter()
     while (sent := await _batch(pool, table, channel.default_exchange)) > 0:
         done += sent
-        if not first and done >= job.warm_up:
+        if not first and job.warm_up <= done < job.total:
             first, started = done, time.perf_counter()
     seconds = time.perf_counter() - started
     await pool.execute(f"DROP TABLE {table}")

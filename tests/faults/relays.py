@@ -75,7 +75,7 @@ class Process:
 class Shop:
     """Emits, handles what arrives, and knows what has to."""
 
-    def __init__(self, folder, broker, database):
+    def __init__(self, folder, broker, database, concurrency):
         self.folder = folder
         self.name = fresh("shop")
         self.prefix = f"t{time.time_ns():x}_"
@@ -99,7 +99,7 @@ class Shop:
             observers=[self.found.append],
         )
 
-        @self.app.listen("job.*", queue=f"{self.name}.jobs", concurrency=1)
+        @self.app.listen("job.*", queue=f"{self.name}.jobs", concurrency=concurrency)
         async def work(number: int) -> None:
             self.handled.append(number)
             self.seen.add(number)
@@ -167,9 +167,9 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(folder, broker, database, *, relay=False):
+async def shop(folder, broker, database, *, relay=False, concurrency=1):
     """Give a shop that handles; it relays itself only when it is said to."""
-    made = Shop(folder, broker, database)
+    made = Shop(folder, broker, database, concurrency)
     try:
         async with _started(made.app, relay):
             yield made

@@ -131,13 +131,13 @@ async def test_a_row_that_is_committed_late_with_a_low_number_is_not_passed_over
 
 
 async def test_sigterm_finishes_what_is_on_its_way(tmp_path, rabbitmq_url, postgres_url):
-    async with shop(tmp_path, rabbitmq_url, postgres_url) as one:
-        for _ in range(12):
+    async with shop(tmp_path, rabbitmq_url, postgres_url, concurrency=50) as one:
+        for _ in range(4):
             await one.emit(1_000)
         first = one.relay()
 
         async def has_begun():
-            return (await one.backlog()).ready < 11_500
+            return (await one.backlog()).ready < 3_900
 
         await until(has_begun, "some of it")
         first.send(signal.SIGTERM)

@@ -27,7 +27,7 @@ from faults.shop_stage import EXAMPLE, Shop, sell_under_fire, topology_of
 from processes import Programs, await_answer
 
 WITHIN_S = 100
-WORKERS = 3
+WORKERS, RELAYS = 3, 1
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def opened(folder, broker, database, engine):
     """Open a shop; when the test fails, what its programs said is told."""
     with Programs(folder, {"CAROM_BROKER": broker, "CAROM_DATABASE": database}) as programs:
         shop = Shop(programs, engine)
-        shop.open(WORKERS, relays=0)
+        shop.open(WORKERS, RELAYS)
         try:
             await asyncio.to_thread(await_answer, shop.port, programs)
             supervising = asyncio.ensure_future(shop.supervise())

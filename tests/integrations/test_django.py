@@ -12,8 +12,11 @@ from django.conf import settings
 from django.db import connections
 from sqlalchemy import create_engine, inspect, text
 
-from carom.integrations.django.connections import _mysql, database, url
+from brokers.rabbitmq.rabbit_stage import until
+from carom.errors import ConfigurationError
+from carom.integrations.django.connections import _mysql, database, fresh_connections, url
 from databases import database_of_its_own, spoken_by
+from processes import Programs
 
 PROJECT = Path(__file__).parent / "django_project"
 SECONDS = 120
@@ -116,6 +119,22 @@ def test_a_relay_of_an_app_that_is_not_there_says_so(django):
     assert "nosuchmodule cannot be imported" in said
 
 
+async def test_another_database_has_a_relay_of_its_own(django, other, place, tmp_path):
+    django("migrate", "--database", "other")
+    environment = {"PROJECT_DEFAULT": place, "PROJECT_OTHER": other, "DJANGO_SETTINGS_MODULE": "project"}
+    engine = create_engine(other)
+
+    def leads():
+        with engine.connect() as connection:
+            return connection.scalar(text("SELECT COUNT(*) FROM post_lease")) == 1
+
+    with Programs(tmp_path, {**environment, "PYTHONPATH": str(PROJECT)}) as programs:
+        programs.start("relay", "django", "carom_relay", "--using", "other")
+        await until(leads, "a relay of the other database", SECONDS)
+        assert programs.stop("relay") == 0, programs.said("relay")
+    engine.dispose()
+
+
 # -- addresses, made of settings
 
 
@@ -170,6 +189,13 @@ def test_mysql_has_a_socket_and_a_character_set():
         "charset": "utf8mb4",
         "unix_socket": "/run/m.sock",
     }
+
+
+def test_a_coroutine_function_has_no_connections_of_its_own():
+    async def handle(_body: bytes) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="write def"):
+        fresh_connections(handle)
 
 
 def test_the_database_is_verified_and_not_made():

@@ -1,6 +1,7 @@
 """The inbox: a handler's effects happen once, whatever comes twice; on SQLite, the embedded broker and virtual time."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from inbox_stage import EFFECT, QUEUE, Stage, again, app_of
@@ -16,11 +17,11 @@ async def writing(order: str, session: AsyncSession):
     await session.execute(EFFECT, {"said": order})
 
 
-def failing_until(attempt, error=ValueError("not yet")):
+def failing_until(attempt, error=None):
     async def handle(order: str, message: Message, session: AsyncSession):
         await session.execute(EFFECT, {"said": f"{order} {message.attempt}"})
         if message.attempt < attempt:
-            raise error
+            raise error or ValueError("not yet")
 
     return handle
 
@@ -324,12 +325,10 @@ async def test_the_end_of_the_transaction_is_not_the_handlers(ending):
 async def test_a_handler_may_undo_a_part():
     async def handle(order: str, session: AsyncSession):
         await session.execute(EFFECT, {"said": "kept"})
-        try:
+        with suppress(KeyError):
             async with session.begin_nested():
                 await session.execute(EFFECT, {"said": "undone"})
                 raise KeyError
-        except KeyError:
-            pass
 
     async with Stage(app_of(handle)) as h:
         await h.publish("k", "a")

@@ -26,10 +26,12 @@ class Contest:
         self.clock = VirtualClock()
         self.store = adapters.store(Database(url), self.clock.now_ms)
         self.tasks = []
+        self.askings = []
 
     def candidate(self, now_ms=None):
         changes = []
         asking = Asking(Presence("the database"), self.clock)
+        self.askings.append(asking)
         candidate = Leadership(
             self.store,
             asking,
@@ -51,7 +53,7 @@ class Contest:
         """Let time pass, and the database answer in between."""
         for _ in range(ms // step_ms):
             await self.clock.elapse(step_ms)
-            await self.store.backlog()
+            await until(lambda: not any(asking.waits for asking in self.askings))
 
 
 @pytest.fixture

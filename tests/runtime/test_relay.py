@@ -15,6 +15,7 @@ from carom.core.relaying import Patience
 from carom.errors import ConfigurationError
 from carom.ports import Database, StoreDown, StoreUp
 from carom.runtime import events
+from carom.runtime.relay import Pace
 from carom.testing import Harness
 from carom.testing.harness import VIRTUAL
 
@@ -89,7 +90,8 @@ async def test_what_is_parked_goes_out_when_people_say_so():
 
 
 async def test_a_row_that_cannot_be_read_is_parked_with_its_reason():
-    async with Harness(shop()) as h:
+    found = []
+    async with Harness(shop(found=found)) as h:
         await h.broker.close()
         await emit(h, 1, 2, 3)
         outside(h, "UPDATE carom_outbox SET headers = '{broken' WHERE seq = 2")
@@ -97,8 +99,21 @@ async def test_a_row_that_cannot_be_read_is_parked_with_its_reason():
         await h.advance("1m")
         assert bodies(h.emitted("#")) == [1, 3]
         (held,) = await h.app.store.find(["parked"], 10)
-        assert held.seq == 2
-        assert "read" in held.error
+        (parked,) = told(found, events.RelayParked)
+        assert held.seq == parked.seq == 2
+        assert held.error == parked.reason
+        assert "headers cannot be read" in held.error
+
+
+async def test_a_row_that_cannot_be_read_holds_back_those_of_its_key_until_it_is_parked():
+    async with Harness(shop()) as h:
+        await h.broker.close()
+        await emit(h, 1, 2, 3, key="a")
+        outside(h, "UPDATE carom_outbox SET properties = '[]' WHERE seq = 2")
+        await h.broker.open()
+        await h.advance("1m")
+        assert bodies(h.emitted("#")) == [1, 3]
+        assert await backlog(h) == {"parked": 1}
 
 
 async def test_a_topology_that_somebody_removed_is_made_anew():
@@ -207,18 +222,37 @@ async def test_without_a_broker_everything_stays_as_it_is_and_the_relay_says_so(
     async with Harness(shop(found=found)) as h:
         await h.broker.close()
         await emit(h, 1, 2)
-        await h.advance("1m")
+        await h.advance("50s")
         assert await backlog(h) == {"ready": 2}
         pauses = [event.retry_in_ms for event in told(found, events.RelayPaused)]
         assert pauses[0] <= 250
         assert 2_500 <= pauses[-1] <= 5_000
-        assert 12 <= len(pauses) <= 40
+        assert 10 <= len(pauses) <= 40
         assert "not open" in told(found, events.RelayPaused)[0].reason
         assert not told(found, events.RelayRetried)
         await h.broker.open()
         await h.advance("10s")
         assert sorted(bodies(h.emitted("#"))) == [1, 2]
         assert await backlog(h) == {}
+
+
+async def test_a_leader_that_does_not_reach_its_broker_lets_another_try():
+    found = []
+    async with Harness(shop()) as h:
+        other = shop(found=found)
+        broker = MemoryBroker(h.clock, other.tell, engine=h.broker.engine)
+        store = adapters.store(Database(str(h.app.store.engines.url)), h.clock.now_ms)
+        await other.start(broker=broker, clock=h.clock, store=store, consume=False, pace=Pace(ttl_ms=10**9))
+        try:
+            await until(lambda: told(found, events.StandingBy))
+            await h.broker.close()
+            await emit(h, 1)
+            for _ in range(80):
+                await h.advance("1s")
+            await until(lambda: told(found, events.Relayed) and other.relay.idle)
+            assert await backlog(h) == {}
+        finally:
+            await other.stop()
 
 
 async def test_without_a_database_it_waits_says_so_and_resumes():
@@ -296,7 +330,7 @@ async def test_sent_rows_are_kept_as_long_as_is_said_and_then_deleted():
         assert await backlog(h) == {"sent": 5}
         await h.advance("59m")
         assert await backlog(h) == {"sent": 5}
-        await h.advance("10m")
+        await h.advance("2h")
         assert await backlog(h) == {}
 
 

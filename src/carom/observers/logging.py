@@ -141,7 +141,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     events.RelayParked: lambda e: f"{_what(e)} is parked in the outbox, row {e.seq}: {e.reason}",
     events.RelayPaused: lambda e: f"{e.app} relays nothing: {e.reason}; again in {e.retry_in_ms} ms",
     events.Leading: lambda e: f"{e.app} relays the outbox",
-    events.StandingBy: lambda e: f"{e.app} stands by: another process relays the outbox",
+    events.StandingBy: lambda e: f"{e.app} stands by: another process may relay the outbox",
     StoreDown: lambda e: f"lost {e.database}: {e.reason}; again in {e.retry_in_ms} ms",
     StoreUp: lambda e: f"{e.database} answers again",
     events.Started: lambda e: f"{e.app} listens to {', '.join(e.queues) or 'nothing'}",

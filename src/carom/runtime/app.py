@@ -434,7 +434,7 @@ class App(Announcing):
     def _keep_outbox(self, broker: Broker, database: Database, pace: Pace, *, relay: bool) -> None:
         notify = self.tell if self._observers else None
         asking = Asking(self._presence, self._clock)
-        self._housekeeping = Housekeeping(self.store, self._clock, asking)
+        self._housekeeping = Housekeeping(self.store, self._clock, asking, pace.prune_ms)
         self._housekeeping.start()
         if relay:
             self.relay = Relay(

@@ -199,7 +199,7 @@ class Leading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingBy:
-    """Another process relays the outbox; this one takes over when that one is gone."""
+    """Another process relays the outbox, or may; this one takes over when there is none."""
 
     app: str
 

@@ -13,7 +13,6 @@ from carom.ports import Clock, Store
 from carom.runtime.asking import Asking
 from carom.runtime.service import Service
 
-EVERY_MS = 300_000
 BATCH = 1_000
 PAUSE_MS = 50
 
@@ -21,15 +20,16 @@ PAUSE_MS = 50
 class Housekeeping:
     """Deletes old rows of one store, every few minutes."""
 
-    def __init__(self, store: Store, clock: Clock, asking: Asking) -> None:
-        """Delete nothing yet."""
+    def __init__(self, store: Store, clock: Clock, asking: Asking, every_ms: int) -> None:
+        """Delete nothing yet, nor at the start: those who start together do not all do it at once."""
+        self._every_ms = every_ms
         self._store = store
         self._clock = clock
         self._asking = asking
         self._service = Service("carom:housekeeping", self._keep, clock, failed=lambda _error, _wait_ms: None)
 
     def start(self) -> None:
-        """Begin, some time from now: not everybody who was started together at once."""
+        """Begin."""
         self._service.start()
 
     async def stop(self) -> None:
@@ -42,7 +42,7 @@ class Housekeeping:
 
     async def _keep(self) -> None:
         while True:
-            await self._clock.sleep(int(EVERY_MS * (0.5 + random.random() / 2)))  # noqa: S311 - jitter is no secret
+            await self._clock.sleep(int(self._every_ms * (0.5 + random.random() / 2)))  # noqa: S311 - jitter is no secret
             await self.sweep()
 
     async def _all(self, forget: Callable[[int], Awaitable[int]]) -> int:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from carom.ports import Clock, Lease, Outbox
 from carom.runtime.asking import Asking
 
+AWAY = 3
+"""Who steps back asks again after so many times what others wait between asking."""
 RENEWALS = 4
 """How often a lease is renewed within its time."""
 
@@ -55,6 +57,7 @@ class Leadership:
         self._now_ms = monotonic_ms
         self._until_ms = 0
         self._renewed = asyncio.Event()
+        self._stepping_back = asyncio.Event()
 
     @property
     def holds(self) -> bool:
@@ -86,7 +89,17 @@ class Leadership:
                     self.lease = lease
                     self._changed(lease)
                 self._renewed.set()
-            await self._clock.sleep(self._stand_by_ms if lease is None else self._ttl_ms // RENEWALS)
+            await self._rest(self._stand_by_ms if lease is None else self._ttl_ms // RENEWALS)
+            if self._stepping_back.is_set():
+                self._stepping_back.clear()
+                await self._asking.ask(self.resign)
+                self._changed(None)
+                await self._clock.sleep(AWAY * self._stand_by_ms)
+
+    def step_back(self) -> None:
+        """Let another lead for a while, if there is one: it may be able to do what we cannot."""
+        if self.lease is not None:
+            self._stepping_back.set()
 
     def lost(self) -> None:
         """Lead no more: somebody else does."""
@@ -97,6 +110,17 @@ class Leadership:
 
     async def resign(self) -> None:
         """Let somebody else lead at once."""
-        lease, self.lease = self.lease, None
-        if lease is not None:
-            await self._outbox.resign(lease)
+        if self.lease is not None:
+            await self._outbox.resign(self.lease)
+            self.lease = None
+
+    async def _rest(self, wait_ms: int) -> None:
+        waits = {
+            asyncio.ensure_future(self._clock.sleep(wait_ms)),
+            asyncio.ensure_future(self._stepping_back.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()

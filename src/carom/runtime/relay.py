@@ -35,6 +35,8 @@ RESTORE_MS = 5_000
 """The topology is made anew at most so often because messages were returned."""
 PAUSES = Backoff(250, 5_000)
 """A broker that is back is known to be by the publish that waits for it; longer waits would only be lost time."""
+SILENCE_MS = 60_000
+"""A leader whose broker has said nothing for so long lets another try, which may reach it."""
 RESIGN_S = 2.0
 
 _log = logging.getLogger("carom.relay")
@@ -42,11 +44,13 @@ _log = logging.getLogger("carom.relay")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a relay goes about it. ``batch`` rows are claimed at a time, ``window`` of them are on their way at most.
+    """How a relay goes about it, and housekeeping.
 
+    ``batch`` rows are claimed at a time, ``window`` of them are on their way at most.
     A ``chunk`` of them is published at a time. What became due is looked for every ``release_ms`` while rows come, and
     ``poll_ms`` is when it looks though nothing has woken it. A lease lasts ``ttl_ms``; who stands by asks for one every
-    ``stand_by_ms``, by this ``clock`` where the lease is not kept by the app's own.
+    ``stand_by_ms``, by this ``clock`` where the lease is not kept by the app's own. Old rows are
+    deleted every ``prune_ms``.
     """
 
     batch: int = 1_000
@@ -56,6 +60,7 @@ class Pace:
     poll_ms: int = 1_000
     ttl_ms: int = 5_000
     stand_by_ms: int = 1_000
+    prune_ms: int = 300_000
     clock: Clock | None = None
 
 
@@ -112,6 +117,7 @@ class Relay:
         self._due_ms = self._released_ms = 0
         self._pauses = 0
         self._paused_until_ms = 0
+        self._silent_since_ms: int | None = None
         self._confirms = 0
         self._restored_ms: int | None = None
 
@@ -167,23 +173,28 @@ class Relay:
     # -- claiming ------------------------------------------------------------------------------------------
 
     async def _claim(self) -> None:
-        async with self._outbox.watch(self._wake):
-            while await self._can_claim():
-                self._woken.clear()
-                has_released = await self._release()
-                lanes, limit = self._lanes, self._limit()
-                without = lanes.claiming()
-                rows = await self._asking.ask(lambda: self._outbox.claim(limit, without))  # noqa: B023 - asked in this round
-                if failpoints.ARMED and rows:
-                    failpoints.reach("relay.claimed")
-                if lanes is self._lanes and self._leadership.holds:
-                    self._launch(rows)
-                    if len(rows) < limit:
-                        await self._rest(knows_due=has_released)
+        """Claim while we lead. Who stands by does not ask to be woken: whoever commits pays for each who does."""
+        while await self._can_claim():
+            lanes = self._lanes
+            async with self._outbox.watch(self._wake):
+                while await self._can_claim(lanes):
+                    await self._claim_once(lanes)
 
-    async def _can_claim(self) -> bool:
-        """Wait until it makes sense to claim; False when the relay stops."""
-        while not self._stopping:
+    async def _claim_once(self, lanes: Lanes) -> None:
+        self._woken.clear()
+        has_released = await self._release()
+        limit, without = self._limit(), lanes.claiming()
+        rows = await self._asking.ask(lambda: self._outbox.claim(limit, without))
+        if failpoints.ARMED and rows:
+            failpoints.reach("relay.claimed")
+        if lanes is self._lanes and self._leadership.holds:
+            self._launch(rows)
+            if len(rows) < limit:
+                await self._rest(knows_due=has_released)
+
+    async def _can_claim(self, lanes: Lanes | None = None) -> bool:
+        """Wait until it makes sense to claim; False when the relay stops, or leads no more as it did."""
+        while not self._stopping and lanes in (None, self._lanes):
             self._changed.clear()
             if not self._leadership.holds:
                 await self._either(self._leadership.won())
@@ -302,7 +313,7 @@ class Relay:
                 self._restore_topology()
         self._confirms += len(passed)
         self._is_freed |= any(row.failures for row in passed)
-        self._pauses = 0
+        self._pauses, self._silent_since_ms = 0, None
         following = self._lanes.passed(passed)
         if following and not self._stopping and self._leadership.holds:
             self._launch_again(following)
@@ -355,7 +366,13 @@ class Relay:
             return
         self._pauses += 1
         wait_ms = PAUSES.wait_ms(self._pauses, random.random())  # noqa: S311 - jitter is no secret
-        self._paused_until_ms = self._clock.now_ms() + wait_ms
+        now_ms = self._clock.now_ms()
+        self._paused_until_ms = now_ms + wait_ms
+        if self._silent_since_ms is None:
+            self._silent_since_ms = now_ms
+        elif now_ms - self._silent_since_ms >= SILENCE_MS:
+            self._silent_since_ms = None
+            self._leadership.step_back()
         if self._notify is not None:
             self._notify(events.RelayPaused(app=self._name, reason=reason, retry_in_ms=wait_ms))
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from carom.core.message import Message
 from carom.core.relaying import Backlog, Held, Mark, Row, State
 from carom.ports import Lease
+from carom.stores.claiming import Claiming
 from carom.stores.marking import RELAY, marking
 from carom.stores.place import Place
-from carom.stores.rows import CLAIMED, row
+from carom.stores.rows import row
 
 RELEASE = 10_000
 """How many rows one call of `release` lets go at most."""
@@ -38,7 +40,7 @@ class SqlOutbox:
         """Connect to nothing yet."""
         self._place = place
         self._outbox = place.names.outbox
-        self._claim = _claim(place)
+        self._claiming = Claiming(place)
         self._marking = marking(place)
 
     # --- leading
@@ -89,11 +91,9 @@ class SqlOutbox:
         now = self._place.dialect.now
         past = f"{WAITING} AND wait_until <= {now}"
         due = f"SELECT seq FROM {self._outbox} WHERE {past} ORDER BY wait_until LIMIT {RELEASE}"
-        released = await self._place.run(
-            "releasing",
-            f"UPDATE {self._outbox} SET wait_until = NULL, ready_at = {now} WHERE {self._within('seq', due)}",
-        )
-        if released.rowcount >= RELEASE:
+        sql = f"UPDATE {self._outbox} SET wait_until = NULL, ready_at = {now} WHERE {self._within('seq', due)}"
+        released = await self._changed("releasing", sql)
+        if released >= RELEASE:
             return 0
         ms = self._place.dialect.ms
         first = f"SELECT {ms('MIN(wait_until)')} - {ms(now)} FROM {self._outbox} WHERE {WAITING}"
@@ -102,27 +102,15 @@ class SqlOutbox:
 
     async def claim(self, limit: int, without: Collection[int]) -> Sequence[Row]:
         """Return rows that can be published now, in the order they were written, except those in flight already."""
-        given = {"limit": limit, "without": self._place.dialect.numbers(without)}
-        found = (await self._place.run("claiming", self._claim, given)).all()
+        found = await self._claiming(limit, without)
         try:
             return [row(one) for one in found]
         except (ValueError, TypeError):
-            return await self._readable(found)
+            return [_row(one) for one in found]
 
-    async def _readable(self, found: Sequence[Sequence[Any]]) -> Sequence[Row]:
-        """Park the rows that somebody else wrote and nobody can read; return the others."""
-        rows = []
-        for one in found:
-            try:
-                rows.append(row(one))
-            except (ValueError, TypeError) as error:
-                parked = (
-                    f"UPDATE {self._outbox} SET parked_at = {self._place.dialect.now}, attempts = attempts + 1, "
-                    f"last_error = :reason WHERE seq = :seq AND {READY}"
-                )
-                reason = f"its properties or headers cannot be read: {error}"
-                await self._place.run("parking", parked, {"seq": one[0], "reason": reason})
-        return rows
+    def _claimed(self) -> int:
+        """Return how many rows were claimed so far."""
+        return self._claiming.claimed
 
     async def mark(self, lease: Lease, marks: Sequence[Mark]) -> bool:
         """Write down what became of rows, all at once; False, and nothing is written, when the lease is another's."""
@@ -164,12 +152,12 @@ class SqlOutbox:
         """Let parked and failing rows, these or all, be published as if they had never failed; return how many."""
         failed = f"(({_STATES['parked']} AND sent_at IS NULL) OR ({_STATES['failing']}))"
         sets = f"parked_at = NULL, wait_until = NULL, attempts = 0, ready_at = {self._place.dialect.now}"
-        return await self._changed("retrying", f"UPDATE {self._outbox} SET {sets} WHERE {failed}", seqs)
+        return await self._let_go("retrying", f"UPDATE {self._outbox} SET {sets} WHERE {failed}", seqs)
 
     async def expedite(self, seqs: Collection[int]) -> int:
         """Let rows that wait until they are due be published now; return how many."""
         sets = f"wait_until = NULL, ready_at = {self._place.dialect.now}"
-        return await self._changed("expediting", f"UPDATE {self._outbox} SET {sets} WHERE {WAITING}", seqs)
+        return await self._let_go("expediting", f"UPDATE {self._outbox} SET {sets} WHERE {WAITING}", seqs)
 
     async def cancel(self, seqs: Collection[int]) -> int:
         """Delete rows that were not published; return how many. One in flight is published all the same."""
@@ -184,16 +172,25 @@ class SqlOutbox:
         given = {"keep": -self._place.keep_sent_ms, "limit": limit}
         return (await self._place.run("forgetting what was sent", sql, given)).rowcount
 
-    async def _changed(self, doing: str, sql: str, seqs: Collection[int] | None) -> int:
-        if seqs is None:
-            changed = (await self._place.run(doing, sql)).rowcount
-        else:
-            among = self._place.dialect.among("seq", "seqs")
-            given = {"seqs": self._place.dialect.numbers(seqs)}
-            changed = (await self._place.run(doing, f"{sql} AND {among}", given)).rowcount
+    async def _let_go(self, doing: str, sql: str, seqs: Collection[int] | None) -> int:
+        changed = await self._changed(doing, sql, seqs)
         if changed:
             await self._wake()
         return changed
+
+    async def _changed(self, doing: str, sql: str, seqs: Collection[int] | None = None) -> int:
+        """Change rows, all or these; return how many, and remember how low the lowest was."""
+        given: dict[str, object] = {}
+        if seqs is not None:
+            sql += f" AND {self._place.dialect.among('seq', 'seqs')}"
+            given["seqs"] = self._place.dialect.numbers(seqs)
+        if self._place.dialect.name != "postgresql":
+            return (await self._place.run(doing, sql, given)).rowcount
+        counted = f"WITH changed AS ({sql} RETURNING seq) SELECT count(*), min(seq) FROM changed"
+        found: Sequence[Any] = (await self._place.run(doing, counted, given)).one()
+        if found[0]:
+            self._claiming.let_go(found[1])
+        return int(found[0])
 
     def _within(self, column: str, query: str) -> str:
         # MySQL takes no LIMIT in such a query, and no query of the table that is changed, unless it is a table itself.
@@ -206,16 +203,11 @@ def _held(state: State, found: Sequence[Any]) -> Held:
     return Held(seq, identity, state, exchange, routing_key, ordering_key, attempts, error or "", created, due, sent)
 
 
-def _claim(place: Place) -> str:
-    outbox = place.names.outbox
-    columns = ", ".join(f"o.{name}" for name in CLAIMED)
-    failing = (
-        f"SELECT 1 FROM {outbox} AS f WHERE f.ordering_key = o.ordering_key AND f.ordering_key <> '' "
-        "AND f.attempts > 0 AND f.sent_at IS NULL AND f.parked_at IS NULL AND f.seq < o.seq"
-    )
-    return (
-        f"SELECT {columns} FROM {outbox} AS o "
-        "WHERE o.sent_at IS NULL AND o.parked_at IS NULL AND o.wait_until IS NULL "
-        f"AND {place.dialect.apart('o.seq', 'without')} AND (o.ordering_key = '' OR NOT EXISTS ({failing})) "
-        "ORDER BY o.seq LIMIT :limit"
-    )
+def _row(found: Sequence[Any]) -> Row:
+    """Return what a relay takes; of what somebody else wrote and nobody can read, what there is and why."""
+    try:
+        return row(found)
+    except (ValueError, TypeError) as error:
+        seq, identity, exchange, routing_key, *_, ordering_key, attempts = found
+        message = Message(id=identity, exchange=exchange, routing_key=routing_key)
+        return Row(seq, message, ordering_key, attempts, f"its properties or headers cannot be read: {error}")

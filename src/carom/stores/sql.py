@@ -31,7 +31,7 @@ class SqlStore(SqlOutbox, SqlInbox):
         place = Place.of(database, now_ms)
         SqlOutbox.__init__(self, place)
         SqlInbox.__init__(self, place)
-        self._watching = Watching(place)
+        self._watching = Watching(place, self._claimed)
         self._insertion = Insertion(place.dialect, place.names)
         outbox = make_tables(MetaData(), database.schema, database.prefix).outbox
         self._writer = sessions.Writer(self._insertion, outbox, self._watching.committed)

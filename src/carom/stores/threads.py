@@ -50,6 +50,7 @@ class Threads:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             await asyncio.wait([answer])
+            answer.exception()  # nobody else will ask for it
             raise
         finally:
             self._busy -= 1

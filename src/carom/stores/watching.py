@@ -1,7 +1,7 @@
 """Watching: waking whoever waits for new rows.
 
-PostgreSQL tells every process, through NOTIFY. Elsewhere a commit in this process wakes those that wait in it, and for
-what others write one has to look.
+PostgreSQL tells every process, through NOTIFY, while somebody says that he waits to be told, see `attention`. Elsewhere
+a commit in this process wakes those that wait in it, and for what others write one has to look.
 
 Rule: waking is a hint and never the only way: whoever waits also looks from time to time. A connection that is lost is
 asked for again, for ever.
@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from threading import Lock
 from typing import Any, TypeAlias
 
 from carom.errors import CaromError
+from carom.stores.attention import Attention
 from carom.stores.failures import translated
 from carom.stores.migrations.first import channel
 from carom.stores.place import Place
@@ -26,6 +27,8 @@ ALIVE_SECONDS, ANSWER_SECONDS = 15.0, 10.0
 """How often a silent connection is asked whether it is there, and how long it has to answer."""
 FIRST_SECONDS, MOST_SECONDS = 0.1, 15.0
 
+Hearing: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+"""Calls what it is given whenever PostgreSQL tells of rows, until the connection is lost."""
 Waker: TypeAlias = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
 
 _LOCK = Lock()
@@ -36,9 +39,10 @@ _WAKERS: dict[object, list[Waker]] = {}
 class Watching:
     """The waking of one place."""
 
-    def __init__(self, place: Place) -> None:
-        """Connect to nothing yet."""
+    def __init__(self, place: Place, claimed: Callable[[], int]) -> None:
+        """Connect to nothing yet. ``claimed`` tells how many rows were claimed so far."""
         self._place = place
+        self._claimed = claimed
         self._channel = channel(place.names.schema, place.names.prefix)
         url = place.engines.url
         file = url.database or id(place.engines.asynchronous)
@@ -93,9 +97,10 @@ class Watching:
                     async with self._place.engines.asynchronous.connect() as connection:
                         raw: Any = (await connection.get_raw_connection()).driver_connection
                         await connection.run_sync(lambda plain: plain.detach())  # it is not one of the pool any more
-                        failures = 0
                         try:
-                            await _LISTENERS[connection.dialect.driver](raw, self._channel, wake)
+                            begun = _LISTENING[connection.dialect.driver](raw, self._channel)
+                            failures = 0
+                            await self._attend(await begun, wake)
                         finally:
                             await raw.close()  # SQLAlchemy has let go of it, and closes not every driver's then
             except (CaromError, TimeoutError):
@@ -103,27 +108,53 @@ class Watching:
             wait = min(MOST_SECONDS, FIRST_SECONDS * 2 ** min(failures, 10))
             await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - jitter is no secret
 
+    async def _attend(self, hear: Hearing, wake: Callable[[], None]) -> None:
+        attention = Attention(self._place, wake, self._claimed)
+        paying = asyncio.create_task(attention.pay(), name="carom: paying attention")
+        try:
+            await hear(attention.notified)
+        finally:
+            paying.cancel()
+            await asyncio.wait([paying])
 
-async def _listen_asyncpg(connection: Any, channel: str, wake: Callable[[], None]) -> None:
-    lost = asyncio.Event()
+
+async def _on_asyncpg(connection: Any, channel: str) -> Hearing:
+    lost, heard = asyncio.Event(), _Heard()
     connection.add_termination_listener(lambda _: lost.set())
-    await connection.add_listener(channel, lambda *_: wake())
-    wake()
-    while not lost.is_set():
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(lost.wait(), ALIVE_SECONDS)
-        if not lost.is_set():
-            await asyncio.wait_for(connection.execute("SELECT 1"), ANSWER_SECONDS)
+    await connection.add_listener(channel, heard)
+
+    async def hear(notified: Callable[[], None]) -> None:
+        heard.notified = notified
+        while not lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(lost.wait(), ALIVE_SECONDS)
+            if not lost.is_set():
+                await asyncio.wait_for(connection.execute("SELECT 1"), ANSWER_SECONDS)
+
+    return hear
 
 
-async def _listen_psycopg(connection: Any, channel: str, wake: Callable[[], None]) -> None:
+async def _on_psycopg(connection: Any, channel: str) -> Hearing:
     await connection.set_autocommit(True)
     await connection.execute(f'LISTEN "{channel}"')
-    wake()
-    while True:
-        async for _ in connection.notifies(timeout=ALIVE_SECONDS):
-            wake()
-        await asyncio.wait_for(connection.execute("SELECT 1"), ANSWER_SECONDS)
+
+    async def hear(notified: Callable[[], None]) -> None:
+        while True:
+            async for _ in connection.notifies(timeout=ALIVE_SECONDS):
+                notified()
+            await asyncio.wait_for(connection.execute("SELECT 1"), ANSWER_SECONDS)
+
+    return hear
 
 
-_LISTENERS = {"asyncpg": _listen_asyncpg, "psycopg": _listen_psycopg}
+class _Heard:
+    """What asyncpg calls; before somebody hears, nobody has been told yet that there is something to hear."""
+
+    notified: Callable[[], None] | None = None
+
+    def __call__(self, *_: object) -> None:
+        if self.notified is not None:
+            self.notified()
+
+
+_LISTENING: dict[str, Callable[[Any, str], Awaitable[Hearing]]] = {"asyncpg": _on_asyncpg, "psycopg": _on_psycopg}

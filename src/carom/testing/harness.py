@@ -56,7 +56,7 @@ TURNS = 12
 """How often the event loop goes round without anything happening before it counts as quiet."""
 BREATH = 0.001
 _HOUR_MS = 3_600_000
-VIRTUAL = Pace(release_ms=0, poll_ms=_HOUR_MS, ttl_ms=24 * _HOUR_MS, stand_by_ms=_HOUR_MS)
+VIRTUAL = Pace(release_ms=0, poll_ms=_HOUR_MS, ttl_ms=24 * _HOUR_MS, stand_by_ms=_HOUR_MS, prune_ms=_HOUR_MS)
 """A relay alone on virtual time is woken by every commit and knows when the next row is due: it need not look."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
 

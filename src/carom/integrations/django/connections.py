@@ -6,6 +6,7 @@ Rule: credentials are quoted by SQLAlchemy and written down nowhere else.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
@@ -95,8 +96,11 @@ def fresh_connections(function: Callable[P, R]) -> Callable[P, R]:
     """Let a handler that is a plain function use Django's ORM in its thread: ``@app.listen(…)`` above it.
 
     Django closes the connections that are too old, or were lost, at the ends of requests; a worker has none. With this
-    it does so before and after each message. In a test case, which is a transaction, they stay open.
+    it does so before and after each message. In a test case, which is a transaction, they stay open. Raises
+    ConfigurationError for a coroutine function, whose thread has other connections than it means.
     """
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"{function.__name__} is async, and Django's ORM is for plain functions: write def")
 
     @functools.wraps(function)
     def handled(*given: P.args, **named: P.kwargs) -> R:

@@ -92,9 +92,13 @@ def _postgresql(names: Names) -> list[str]:
     return [
         *_tables(names, sequence, "bigint", "timestamptz", "text", "text", "bytea"),
         *_partial(names),
-        f"""CREATE OR REPLACE FUNCTION {wake}() RETURNS trigger LANGUAGE plpgsql AS $carom$
+        # Of the definer and with his path, so that whoever may insert needs to know of no other table.
+        f"""CREATE OR REPLACE FUNCTION {wake}() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path FROM CURRENT AS $carom$
 BEGIN
-  PERFORM pg_notify('{channel(names.schema, names.prefix)}', '');
+  IF EXISTS (SELECT 1 FROM {names.lease} WHERE name = 'asleep' AND expires_at > clock_timestamp()) THEN
+    PERFORM pg_notify('{channel(names.schema, names.prefix)}', '');
+  END IF;
   RETURN NULL;
 END
 $carom$""",
