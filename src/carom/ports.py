@@ -74,6 +74,9 @@ class Delivery(Protocol):
     def refuse(self) -> None:
         """Let the broker make it a dead letter."""
 
+    def fail(self) -> None:
+        """Put it back into its queue as a failed attempt; a queue that delays by itself counts it and makes it wait."""
+
 
 class Subscription(Protocol):
     """A running consumer of one queue."""

@@ -64,7 +64,7 @@ def show(out: Output, *, app: str, form: str, layout: str | None, app_dir: str) 
     """Show the topology of APP, such as shop:app. Nothing is connected to."""
     found = load(app, app_dir)
     chosen = layout or found.layout_name
-    laid_out = found.in_layout(chosen)
+    laid_out = found.layout if layout is None else found.in_layout(layout)
     value = {
         "app": found.name,
         "layout": chosen,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from carom.core.lint import Finding, Inventory, Level, Needs, ServerFacts, found, lint_server, of_topology, review
 from carom.errors import BrokerError, ConfigurationError, NotPermitted, TopologyMismatch
+from carom.layouts import sampled
 from carom.ports import Broker, Inspectable, Observable
 from carom.runtime.app import App
 
@@ -42,7 +43,7 @@ def needs(app: App) -> Needs:
     layout, queues = app.layout, [one.queue for one in app.listeners]
     places = [layout.suspect_address, layout.dead_address, layout.queue_address]
     addresses = [place(queue) for queue in queues for place in places]
-    addresses += [layout.delay_address(queue, delay) for queue in queues for delay in layout.delays(queue)]
+    addresses += [layout.delay_address(queue, delay) for queue in queues for delay in sampled(layout, queue)]
     exchanges = dict.fromkeys([app.exchange, *(address.exchange for address in addresses)])
     return Needs(tuple(exchanges), (*queues, layout.suspects) if queues else ())
 
