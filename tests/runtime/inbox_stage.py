@@ -5,7 +5,9 @@ Rule: an effect is a row that a handler wrote in the session it was given, and n
 
 from __future__ import annotations
 
-from runtime_stage import ends
+import threading
+
+from runtime_stage import ends, until
 from sqlalchemy import text
 
 from carom import App, adapters
@@ -34,6 +36,12 @@ class Stage(Harness):
         await self.app.start(broker=self.broker, clock=self.clock, store=self.store, relay=False)
         await self.settle()
         return self
+
+    async def __aexit__(self, *error):
+        """Stop, and let the driver's threads have their last word while there is a loop to say it to."""
+        await super().__aexit__(*error)
+        await self.engine.dispose()
+        await until(lambda: not any("_connection_worker" in thread.name for thread in threading.enumerate()))
 
     async def create(self):
         async with self.engine.begin() as connection:
