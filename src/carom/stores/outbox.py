@@ -23,6 +23,7 @@ _LOOKED_AT = 1_000
 
 READY = "sent_at IS NULL AND parked_at IS NULL AND wait_until IS NULL"
 WAITING = "wait_until IS NOT NULL AND sent_at IS NULL AND parked_at IS NULL"
+_UNREADABLE = (ValueError, TypeError, ArithmeticError)
 _STATES: dict[State, str] = {
     "ready": READY,
     "later": f"{WAITING} AND attempts = 0",
@@ -40,6 +41,7 @@ class SqlOutbox:
         self._place = place
         self._outbox = place.names.outbox
         self._claiming = Claiming(place)
+        self._has_lease = False
         self._marking = marking(place)
 
     # --- leading
@@ -47,12 +49,12 @@ class SqlOutbox:
     async def lead(self, holder: str, ttl_ms: int) -> Lease | None:
         """Become the leader, or stay it; None when somebody else is. The time is the database's."""
         dialect, lease = self._place.dialect, self._place.names.lease
+        if not self._has_lease:
+            into = f"{lease} (name, holder, epoch, expires_at)"
+            made = dialect.insert(into, f"VALUES (:name, '', 0, {dialect.moment('0')})")
+            await self._place.run("leading", made, {"name": RELAY})
         given = {"name": RELAY, "holder": holder, "ttl": ttl_ms}
         async with self._place.transaction("leading") as connection:
-            made = dialect.insert(
-                f"{lease} (name, holder, epoch, expires_at)", f"VALUES (:name, '', 0, {dialect.moment('0')})"
-            )
-            await self._place.execute(connection, made, {"name": RELAY})
             taken = (
                 f"UPDATE {lease} SET epoch = CASE WHEN holder = :holder THEN epoch ELSE epoch + 1 END, "
                 f"holder = :holder, expires_at = {dialect.later(':ttl')} "
@@ -61,6 +63,7 @@ class SqlOutbox:
             await self._place.execute(connection, taken, given)
             held = f"SELECT epoch FROM {lease} WHERE name = :name AND holder = :holder"
             found = (await self._place.execute(connection, held, {"name": RELAY, "holder": holder})).scalar()
+        self._has_lease = found is not None
         return None if found is None else Lease(holder, found)
 
     async def resign(self, lease: Lease) -> None:
@@ -93,7 +96,7 @@ class SqlOutbox:
         found = await self._claiming(limit, without)
         try:
             return [row(one) for one in found]
-        except (ValueError, TypeError):
+        except _UNREADABLE:
             return await self._readable(found)
 
     def _claimed(self) -> int:
@@ -106,7 +109,7 @@ class SqlOutbox:
         for one in found:
             try:
                 rows.append(row(one))
-            except (ValueError, TypeError) as error:
+            except _UNREADABLE as error:
                 parked = (
                     f"UPDATE {self._outbox} SET parked_at = {self._place.dialect.now}, attempts = attempts + 1, "
                     f"last_error = :reason WHERE seq = :seq AND {READY}"
