@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from bench import consume, delay, embedded, environment, memory, publish, report, retry, runner
+from bench import consume, delay, embedded, environment, inbox, latency, memory, publish, relay, report, retry, runner
 from bench.cases import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
-    one.BENCHMARK.name: one.BENCHMARK for one in (publish, consume, retry, delay, embedded, memory)
+    one.BENCHMARK.name: one.BENCHMARK
+    for one in (publish, consume, retry, delay, embedded, memory, relay, latency, inbox)
 }
 EVERYTHING = "all"
 
@@ -26,12 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = list(BENCHMARKS.values()) if asked.name == EVERYTHING else [BENCHMARKS[asked.name]]
     without_server = all(one.embedded for one in chosen)
     fine = True
-    with nullcontext("") if without_server else environment.broker(asked.broker) as url:
+    with (
+        nullcontext("") if without_server else environment.broker(asked.broker) as url,
+        environment.database(asked.database) if any(one.database for one in chosen) else nullcontext("") as database,
+    ):
         if not without_server and not environment.answers(url):
             print("bench: no RabbitMQ answers at the address given; see --broker", file=sys.stderr)
             return 1
         for benchmark in chosen:
-            measured = runner.Asked(url, asked.messages, asked.rounds, asked.peers, _say)
+            measured = runner.Asked(url, database, asked.messages, asked.rounds, asked.peers, _say)
             fine &= _measure(benchmark, measured, as_json=asked.json)
     return 0 if fine else 1
 
@@ -61,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         "--broker",
         metavar="URL",
         help=f"a RabbitMQ; otherwise that of {environment.VARIABLE}, a private one, or the local one",
+    )
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help=f"a PostgreSQL; otherwise that of {environment.DATABASE_VARIABLE}, or a private one",
     )
     parser.add_argument("--messages", type=_count, metavar="N", help="how many messages each case is measured with")
     parser.add_argument("--rounds", type=_count, metavar="N", help="how often; the median is what counts")

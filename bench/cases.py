@@ -62,6 +62,7 @@ class Benchmark:
     warm_up: float = 0.1
     targets: Mapping[str, Target] = field(default_factory=dict)
     embedded: bool = False
+    database: bool = False
 
     def chosen(self, subjects: frozenset[str] | None) -> tuple[Case, ...]:
         """Return Carom's cases and those of these subjects; of all, when nobody chose."""

@@ -19,6 +19,7 @@ import pika.exceptions
 ROOT = Path(__file__).parent.parent
 LOCAL = "amqp://guest:guest@localhost/"
 VARIABLE = "CAROM_TEST_BROKER"
+DATABASE_VARIABLE = "CAROM_TEST_DATABASE"
 
 
 class NoPeers(Exception):
@@ -43,6 +44,27 @@ def broker(given: str | None) -> Iterator[str]:
         yield str(node.url)
     finally:
         keeper.close()
+
+
+@contextmanager
+def database(given: str | None) -> Iterator[str]:
+    """Yield the URL of a PostgreSQL: the one given, the one of ``CAROM_TEST_DATABASE``, or a private one."""
+    url = given or os.environ.get(DATABASE_VARIABLE)
+    if url:
+        yield _for_asyncpg(url)
+        return
+    keeper = import_module("tests.servers.keeper").Keeper()
+    try:
+        server = import_module("tests.servers.postgres").postgres(keeper)
+        server.start()
+        server.await_ready()
+        yield _for_asyncpg(str(server.url))
+    finally:
+        keeper.close()
+
+
+def _for_asyncpg(url: str) -> str:
+    return "postgresql+asyncpg://" + url.partition("://")[2]
 
 
 def answers(url: str) -> bool:

@@ -36,7 +36,8 @@ HEADERS = {"tenant": "bench", "traceparent": "00-0af7651916cd43dd8448eb211c80319
 class Job:
     """What a process is to do. ``warm_up`` messages come first and are not measured.
 
-    ``delay_ms`` is how long a retry waits, ``path`` a directory to write to, for those who need them.
+    ``delay_ms`` is how long a retry waits, ``path`` a directory to write to, ``database`` the URL of a PostgreSQL, for
+    those who need them.
     """
 
     url: str
@@ -45,6 +46,7 @@ class Job:
     warm_up: int = 0
     delay_ms: int = 0
     path: str = ""
+    database: str = ""
 
     @property
     def total(self) -> int:

@@ -56,6 +56,7 @@ class Asked:
     """How much is to be measured, and where."""
 
     url: str
+    database: str = ""
     messages: int | None = None
     rounds: int | None = None
     subjects: frozenset[str] | None = None
@@ -87,7 +88,7 @@ def run(benchmark: Benchmark, asked: Asked) -> Iterator[Result]:
         for one in taken:
             if not one.error:
                 asked.progress(f"{benchmark.name}, round {number} of {rounds}: {one.case.name}")
-                _take(benchmark, one, asked.url)
+                _take(benchmark, one, asked)
     on = {
         "python": platform.python_version(),
         "broker": "embedded" if benchmark.embedded else environment.server(asked.url),
@@ -96,10 +97,10 @@ def run(benchmark: Benchmark, asked: Asked) -> Iterator[Result]:
         yield _result(benchmark, one, taken, on)
 
 
-def _take(benchmark: Benchmark, taken: Taken, url: str) -> None:
+def _take(benchmark: Benchmark, taken: Taken, asked: Asked) -> None:
     case, messages = taken.case, taken.messages
     delay_ms = case.delay_ms(messages) if case.delay_ms else 0
-    job = Job(url, "", messages, int(messages * benchmark.warm_up), delay_ms)
+    job = Job(asked.url, "", messages, int(messages * benchmark.warm_up), delay_ms, database=asked.database)
     try:
         with tempfile.TemporaryDirectory(prefix="carom-bench-") as path, _place(benchmark, case, job) as placed:
             taken.samples.append(process(case, replace(placed, path=path)))

@@ -38,6 +38,9 @@ MAY_ASSERT = {"src/carom/testing/contracts": "a contract is a test suite that it
 MAY_PRINT = {"src/carom/cli/": "the command line is where people read"}
 MAY_SLEEP: dict[str, str] = {}
 MAY_BE_SMALL = {
+    "src/carom/integrations/django/management": "Django looks for commands there",
+    "src/carom/integrations/django/management/commands": "Django looks for commands there",
+    "src/carom/integrations/django/migrations": "Django looks for migrations there",
     "src/carom/brokers": "the adapter for RabbitMQ joins the embedded broker",
     "src/carom/observers": "metrics and traces join the log",
     "src/carom/layouts": "the layouts of other systems join these",

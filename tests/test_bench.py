@@ -151,3 +151,19 @@ def test_a_target_is_reached_only_when_all_of_it_was_measured_and_holds(registry
     assert _reached(target, {"a": 2.0}, {"growth_mib": 8}) is None
     assert _reached(target, {"a": 2.0, "b": 3.0}, {"growth_mib": 8.1}) is False
     assert _reached(Target(), {}, {}) is None
+
+
+def test_relaying_is_measured_beside_the_bare_loop(rabbitmq_url, postgres_url):
+    found = measured(
+        "relay", "--messages", "300", "--broker", rabbitmq_url, "--database", postgres_url, "--peers", "bare-500"
+    )
+    assert set(found) == {"carom", "bare-500"}
+    assert found["carom"]["ratio_to"]["bare-500"] > 0
+    assert found["carom"]["target"]["per_second at least"] == 25_000
+
+
+def test_latency_is_measured_with_and_without_an_outbox(rabbitmq_url, postgres_url):
+    found = measured("latency", "--messages", "100", "--broker", rabbitmq_url, "--database", postgres_url)
+    assert set(found) == {"carom", "carom-direct"}
+    for line in found.values():
+        assert 0 < line["more"]["p50_ms"] <= line["more"]["p99_ms"] <= line["more"]["max_ms"]

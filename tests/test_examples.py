@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 @pytest.fixture
 def shop():
     """Return the example, read anew: its bank and its ledger are its own."""
-    spec = importlib.util.spec_from_file_location("example_shop", EXAMPLES / "shop.py")
+    spec = importlib.util.spec_from_file_location("example_listeners", EXAMPLES / "listeners.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -16,6 +16,7 @@ from carom.errors import (
     BrokerUnavailable,
     CaromError,
     ConfigurationError,
+    DatabaseUnavailable,
     DecodeError,
     Discard,
     HandlerTimeout,
@@ -23,10 +24,12 @@ from carom.errors import (
     NotPermitted,
     Reject,
     Retry,
+    SchemaMismatch,
     TopologyError,
     TopologyMismatch,
     Unroutable,
 )
+from carom.ports import Database
 from carom.runtime.app import App
 from carom.runtime.publisher import Emit
 
@@ -37,6 +40,8 @@ __all__ = [
     "BrokerUnavailable",
     "CaromError",
     "ConfigurationError",
+    "Database",
+    "DatabaseUnavailable",
     "DecodeError",
     "Discard",
     "Emit",
@@ -47,6 +52,7 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryPolicy",
+    "SchemaMismatch",
     "TopologyError",
     "TopologyMismatch",
     "Unroutable",

@@ -6,7 +6,7 @@ Rule: nothing imports an adapter by its module but this; everybody else has a po
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from carom.errors import ConfigurationError
@@ -14,7 +14,7 @@ from carom.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from carom.ports import Broker, Clock, Database, Observer, Report, Store
+    from carom.ports import Broker, Clock, Database, Location, Observable, Observer, Report, Store
 
 _BROKERS = {
     "embedded": "carom.brokers.embedded",
@@ -23,9 +23,9 @@ _BROKERS = {
 }
 
 
-def broker(url: str, clock: Clock, report: Report) -> Broker:
-    """Return the broker of a URL, not yet open."""
-    scheme = urlsplit(url).scheme
+def broker(url: Location, clock: Clock, report: Report) -> Broker:
+    """Return the broker of a URL, not yet open. Several URLs, or what gives them, are those of a RabbitMQ."""
+    scheme = urlsplit(url).scheme if isinstance(url, str) else "amqp"
     module = _BROKERS.get(scheme)
     if module is None:
         known = ", ".join(f"{name}://" for name in _BROKERS)
@@ -33,9 +33,19 @@ def broker(url: str, clock: Clock, report: Report) -> Broker:
     return cast("Broker", import_module(module).connect(url, clock, report))
 
 
+def management(url: str) -> Observable:
+    """Return the server behind the management API of this URL, to be looked at."""
+    return cast("Observable", import_module("carom.brokers.rabbitmq").management_api(url))
+
+
 def store(database: Database, now_ms: Callable[[], int] | None = None) -> Store:
     """Return the store on a database, not yet open. ``now_ms`` is a test's clock, for SQLite alone."""
     return cast("Store", import_module("carom.stores").connect(database, now_ms))
+
+
+def is_location(given: object) -> TypeGuard[Location]:
+    """Tell whether somebody gave where a broker is, and not the broker itself."""
+    return isinstance(given, str | list | tuple) or callable(given)
 
 
 def logging_observer() -> Observer:

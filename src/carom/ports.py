@@ -9,15 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
+from carom.core.relaying import PATIENCE
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from carom.core.durations import Duration
     from carom.core.effects import PublishResult
-    from carom.core.lint import ServerFacts
+    from carom.core.lint import Inventory, Needs, ServerFacts
     from carom.core.message import Message
-    from carom.core.relaying import Backlog, Entry, Held, Mark, Row, State
-    from carom.core.topology import Topology
+    from carom.core.relaying import Backlog, Entry, Held, Mark, Patience, Row, State
+    from carom.core.topology import Binding, Topology
+
+Location: TypeAlias = str | Sequence[str] | Callable[[], str | Sequence[str]]
+"""Where a broker is: a URL, the URLs of a cluster's hosts, or what gives either whenever it is asked."""
 
 Mode: TypeAlias = Literal["apply", "verify", "ignore"]
 """``apply`` declares what is missing, ``verify`` only compares, ``ignore`` does nothing."""
@@ -132,8 +137,33 @@ class Broker(Protocol):
 class Inspectable(Protocol):
     """A broker that can be asked about itself; not every one can."""
 
-    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
-        """Return what the server says of itself and of these queues."""
+    async def inspect(self, queues: Sequence[str], needs: Needs) -> ServerFacts:
+        """Return what the server says of itself, of these queues, and of what this user may do."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """A server that can be asked for everything in it."""
+
+    async def observe(self) -> Inventory:
+        """Return exchanges, queues, bindings and policies. Raises ConfigurationError where nobody can be asked."""
+
+
+@runtime_checkable
+class Changeable(Observable, Protocol):
+    """A broker from which things can be taken away. What is gone already is no error."""
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+
+    async def remove_queue(self, queue: str) -> None:
+        """Remove a queue, whatever is in it: whoever asks has made sure that nothing is."""
+
+    async def remove_exchange(self, exchange: str) -> bool:
+        """Remove an exchange to which nothing is bound; tell whether it is gone."""
+
+    async def held(self, queues: Iterable[str]) -> dict[str, int | None]:
+        """Return how many messages queues hold, in whose hands ever, as it was some seconds ago; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +174,8 @@ class Database:
     tables are and how their names begin. ``keep_sent`` is how long a row stays in the outbox after it was published,
     and nothing deletes it at once; ``keep_seen`` is how long the inbox remembers what was handled, and has to exceed
     the longest ladder of retries plus ``replay_window``, the time in which people send dead letters again.
-    ``tables`` is whether to create what is missing when an app starts, only to verify it, or to ignore it.
+    ``patience`` is how a relay meets a row that cannot be published. ``tables`` is whether to create what is missing
+    when an app starts, only to verify it, or to ignore it.
     """
 
     url: object
@@ -153,6 +184,7 @@ class Database:
     keep_sent: Duration = 0
     keep_seen: Duration = "14d"
     replay_window: Duration = "7d"
+    patience: Patience = PATIENCE
     tables: Mode = "apply"
 
 
@@ -239,6 +271,10 @@ class Unit(Protocol):
 
     async def commit(self) -> None:
         """Make it so."""
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the connection broke while the session was used."""
 
 
 class Inbox(Protocol):

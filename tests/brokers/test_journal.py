@@ -407,8 +407,11 @@ def test_a_database_of_something_else_is_refused_and_left_as_it_is(path):
         db.execute("CREATE TABLE orders (id INTEGER)")
     db.close()
     before = path.read_bytes()
+    journal = Journal(path)
     with pytest.raises(ConfigurationError, match="database of something else"):
-        Journal(path).open()
+        journal.open()
+    with pytest.raises(BrokerUnavailable, match="is not open"):
+        journal.registered()
     assert path.read_bytes() == before
 
 

@@ -54,6 +54,7 @@ def test_the_doctor_says_what_is_missing_and_what_to_do(shop, empty_rabbitmq_url
     found = json.loads(well.stdout)
     assert found["worst"] == "note"
     assert {finding["level"] for finding in found["findings"]} == {"fine", "note"}
+    assert "permissions" in {finding["subject"] for finding in found["findings"]}
 
 
 def test_the_doctor_warns_of_a_handler_that_outlives_the_brokers_patience(shop, empty_rabbitmq_url):

@@ -5,6 +5,8 @@ import signal
 import pytest
 from cli_stage import SHOP, carom, real, running, taken
 
+from carom.cli.run import run
+
 SLOW = """
 import asyncio, threading, time
 from carom import App
@@ -180,3 +182,13 @@ def test_the_help_names_the_variable_of_every_option():
     found = " ".join(carom("run", "--help").output.split())
     for name in ("BROKER", "GRACE", "LOG_FORMAT", "APP_DIR", "JSON", "VERBOSE", "QUIET"):
         assert f"CAROM_{name}" in found
+
+
+def test_the_file_with_the_brokers_url_is_read_again_while_it_runs(tmp_path, monkeypatch):
+    file = tmp_path / "url"
+    file.write_text("amqp://user:first@host/", encoding="utf-8")
+    monkeypatch.setenv("CAROM_BROKER_FILE", str(file))
+    url = run.make_context("run", ["shop:app"]).params["broker"]
+    file.write_text("amqp://user:second@host/", encoding="utf-8")
+    assert url() == "amqp://user:second@host/"
+    assert run.make_context("run", ["shop:app", "--broker", "amqp://host/"]).params["broker"] == "amqp://host/"

@@ -17,7 +17,7 @@ from carom.errors import ConfigurationError
 
 SHOP = """
 from carom import App, RetryPolicy
-app = App("amqp://user:secret@nowhere/", name="shop", exchange="shop", namespace="shop")
+app = App("amqp://user:secret@nowhere/", name="till", exchange="shop", namespace="shop", delays=("1h",))
 
 @app.listen("order.created", "order.#", queue="shop.charge", retry=("2s", "5s"), timeout="10s")
 async def charge(order: dict) -> None: ...
@@ -25,7 +25,7 @@ async def charge(order: dict) -> None: ...
 @app.listen(queue="shop.mail", retry=RetryPolicy.custom(lambda attempt, error: 1, attempts=3), batch=10)
 def mail(orders: list[dict]) -> None: ...
 
-@app.listen("audit", queue="shop.audit", retry=None)
+@app.listen("audit", queue="shop.audit", retry=RetryPolicy.delays(jitter=0.1))
 def audit(order: dict) -> None: ...
 """
 
@@ -44,7 +44,7 @@ def test_text_tells_what_listens_and_what_becomes_of_failures(shown):
     found = shown()
     assert found.exit_code == 0
     for line in (
-        "shop: layout shared, exchange shop, namespace shop",
+        "till: layout shared, exchange shop, namespace shop",
         "  shop ── order.created ──▶ shop.charge ──▶ charge",
         "  shop ── order.#       ──▶ shop.charge ──▶ charge",
         "      a failure waits 2s in shop.delay.2s, and comes back",
@@ -54,7 +54,7 @@ def test_text_tells_what_listens_and_what_becomes_of_failures(shown):
     ):
         assert line in found.stdout.splitlines()
     assert "batches of 10" in found.stdout
-    assert "| 3 (retry 2) | 5s " in found.stdout
+    assert "| 3 (2nd retry) | 5s " in found.stdout
     assert "secret" not in found.output
 
 
@@ -69,6 +69,7 @@ def test_nothing_is_coloured_or_cut_where_it_is_piped(shown):
     found = shown(COLUMNS="20")
     assert "\x1b" not in found.stdout
     assert "…" not in found.stdout
+    assert "Jitter" in found.stdout
     assert all(line == line.rstrip() for line in found.stdout.splitlines())
 
 
@@ -93,6 +94,16 @@ def test_another_layout_is_shown_without_changing_the_app(shown):
     assert value["layout"] == "per_queue"
     assert "shop.charge.delay_2s" in [queue["name"] for queue in value["topology"]["queues"]]
     assert "shop.charge.delay_2s, and comes back" in shown(CAROM_LAYOUT="per_queue").stdout
+
+
+@pytest.mark.parametrize("layout", ["shared", "per_queue"])
+def test_what_is_shown_is_what_the_app_declares_also_what_is_not_a_listener_s(shown, layout):
+    value = json.loads(shown("--json", "--layout", layout).stdout)
+    app = App(name="till", exchange="shop", namespace="shop", delays=("1h",), layout=layout)
+    app.listen("order.created", "order.#", queue="shop.charge", retry=("2s", "5s"))(lambda order: None)
+    app.listen(queue="shop.mail", retry=RetryPolicy.custom(lambda attempt, error: 1, attempts=3))(lambda order: None)
+    app.listen("audit", queue="shop.audit", retry=None)(lambda order: None)
+    assert read(value["topology"]) == app.topology
 
 
 def test_a_layout_that_does_not_exist_is_a_configuration_error(shown):

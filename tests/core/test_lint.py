@@ -2,7 +2,7 @@
 
 import pytest
 
-from carom.core.lint import Level, QueueFacts, ServerFacts, lint_server, version_of, worst
+from carom.core.lint import Level, Needs, QueueFacts, ServerFacts, lint_server, version_of, worst
 from carom.core.settlement import Plan
 from carom.layouts import Shared
 
@@ -67,3 +67,26 @@ def test_a_policy_that_shortens_what_waits_is_a_warning():
     queues = {"billing": QueueFacts(0, 1, {"message-ttl": 1000, "ha-mode": "all"})}
     (line,) = said(findings(queues=queues, management=True), Level.WARNING)
     assert "a policy sets message-ttl to 1000" in line
+
+
+def test_nodes_of_different_versions_are_a_warning_that_names_them():
+    (said,) = [one for one in findings(versions=("4.2.1", "3.13.7", "4.2.1")) if one.subject == "cluster"]
+    assert (said.level, said.says) == (Level.WARNING, "its nodes run different versions: 3.13.7, 4.2.1")
+    assert not [one for one in findings(versions=("4.2.1", "4.2.1")) if one.subject == "cluster"]
+
+
+def test_what_this_user_may_not_do_is_an_error_and_what_only_publishers_need_a_note():
+    found = findings(denied=Needs(writes=("events", "carom.delay.1s", ""), reads=("billing",)))
+    denied = {one.subject: one.level for one in found if "may not" in one.says}
+    assert denied == {
+        "exchange events": Level.NOTE,
+        "exchange carom.delay.1s": Level.ERROR,
+        "exchange (the default one)": Level.ERROR,
+        "queue billing": Level.ERROR,
+    }
+    assert all("set_permissions" in one.do for one in found if one.subject in denied)
+
+
+def test_permissions_are_fine_only_where_somebody_looked():
+    assert "permissions" in [one.subject for one in findings(denied=Needs())]
+    assert "permissions" not in [one.subject for one in findings(denied=None)]

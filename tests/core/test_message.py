@@ -1,13 +1,28 @@
 """Claims about messages and their headers: reading never raises, limits hold whatever comes."""
 
 import dataclasses
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carom.core import effects, message, outcome
-from carom.core.message import Message, clip, count, counted_by_broker, crashes, foreign, name, trail, weight
+from carom.core.message import (
+    DEPTH_LIMIT,
+    Message,
+    clip,
+    count,
+    counted_by_broker,
+    crashes,
+    foreign,
+    name,
+    trail,
+    unwritable,
+    weight,
+)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
@@ -151,3 +166,54 @@ def test_outcomes_and_effects_are_values():
     assert effects.Nacked() == effects.NACKED
     assert effects.Returned() == effects.Returned(312, "NO_ROUTE")
     assert effects.Unknown("lost") != effects.Unknown()
+
+
+def nested(depth):
+    value = "deep"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, -(2**63), 2**63 - 1, 1.5, "é", "\udc80", b"\xff", bytearray(b"x"), (1, [2]), {"a": {"b": None}}),
+        *(datetime(1970, 1, 1, tzinfo=UTC), Decimal("-12.50"), Decimal(-(2**31)), Decimal("0E+99"), Decimal("1E+9")),
+        nested(DEPTH_LIMIT),
+    ],
+)
+def test_what_amqp_has_a_form_for_can_be_carried(value):
+    assert unwritable({"h": value}) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "misfit"),
+    [
+        (object(), "a object"),
+        ({1}, "a set"),
+        (date(2026, 1, 1), "a date"),
+        (memoryview(b"x"), "a memoryview"),
+        ([1, {"deep": {2}}], "a set"),
+        ({1: 2}, "a name that is not text of at most 255 bytes"),
+        ({"é" * 128: 2}, "a name that is not text of at most 255 bytes"),
+        ("\ud800", "half a character"),
+        (2**63, "an integer beyond 64 bits"),
+        ([10**5000], "an integer beyond 64 bits"),
+        (math.nan, "a float that is no number"),
+        (datetime(1969, 12, 31, tzinfo=UTC), "a time before 1970"),
+        (Decimal("sNaN"), "a decimal that 32 bits do not hold"),
+        (Decimal(2**31), "a decimal that 32 bits do not hold"),
+        (Decimal("1E+11"), "a decimal that 32 bits do not hold"),
+        (Decimal("1.00000000000000000000000000000000000001"), "a decimal that 32 bits do not hold"),
+        (nested(DEPTH_LIMIT + 1), f"what is nested more than {DEPTH_LIMIT} deep"),
+    ],
+)
+def test_what_amqp_has_no_form_for_is_named(value, misfit):
+    assert unwritable({"h": value}) == misfit
+
+
+def test_headers_that_contain_themselves_cannot_be_carried():
+    endless = []
+    endless.append(endless)
+    assert "nested" in unwritable({"h": endless})

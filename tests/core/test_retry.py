@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from carom.core.classify import Classification
 from carom.core.durations import LONGEST_MS
-from carom.core.retry import ATTEMPTS_LIMIT, DELAYS_LIMIT, Delay, GiveUp, RetryPolicy, Step, policy
+from carom.core.retry import ATTEMPTS_LIMIT, DELAYS_LIMIT, Delay, GiveUp, RetryPolicy, policy
+from carom.core.schedule import Step
 from carom.errors import ConfigurationError, DecodeError
 
 EXHAUSTED, PERMANENT = GiveUp("exhausted"), GiveUp("permanent")
@@ -43,16 +44,30 @@ def test_delays_of_2_5_and_15_seconds_attempt_at_0_2_7_and_22_seconds_then_dead_
     ]
 
 
-def test_the_table_says_the_schedule():
+def test_the_table_is_the_one_of_seed_000_section_5():
     assert SEED.table() == (
-        "| attempt     | delay before | carom-attempt | in a delay queue | total elapsed |\n"
-        "| ----------- | ------------ | ------------- | ---------------- | ------------- |\n"
-        "| 1 (first)   | 0s           | -             | no               | 0s            |\n"
-        "| 2 (retry 1) | 2s           | 2             | yes (2s)         | 2s            |\n"
-        "| 3 (retry 2) | 5s           | 3             | yes (5s)         | 7s            |\n"
-        "| 4 (retry 3) | 15s          | 4             | yes (15s)        | 22s           |\n"
-        "| 5+          | -            | -             | → dead letter    | -             |"
+        "| Attempt       | Delay Before | Header Count | In Delay Queue | Total Elapsed Time |\n"
+        "| ------------- | ------------ | ------------ | -------------- | ------------------ |\n"
+        "| 1 (initial)   | 0s           | -            | No             | 0s                 |\n"
+        "| 2 (1st retry) | 2s           | 2            | Yes (2s)       | 2s                 |\n"
+        "| 3 (2nd retry) | 5s           | 3            | Yes (5s)       | 7s                 |\n"
+        "| 4 (3rd retry) | 15s          | 4            | Yes (15s)      | 22s                |\n"
+        "| 5+            | -            | -            | → DLQ          | -                  |"
     )
+
+
+def test_every_retry_of_the_table_is_counted_as_people_count():
+    lines = RetryPolicy.fixed("1s", attempts=114).table().splitlines()[3:-1]
+    counted = [line.partition("(")[2].partition(" retry")[0] for line in lines]
+    assert counted[:4] == ["1st", "2nd", "3rd", "4th"]
+    assert [counted[number - 1] for number in (10, 11, 12, 13, 20, 21, 22, 23, 101, 111, 112, 113)] == [
+        *("10th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "101st", "111th", "112th", "113th")
+    ]
+
+
+def test_an_instant_retry_is_in_no_delay_queue():
+    lines = RetryPolicy.delays(0, "2s").table().splitlines()
+    assert lines[3] == "| 2 (1st retry) | 0s           | 2            | No             | 0s                 |"
 
 
 def test_the_table_says_what_the_schedule_leaves_out():
@@ -64,7 +79,7 @@ def test_the_table_says_what_the_schedule_leaves_out():
 
 def test_the_table_of_a_custom_policy_admits_what_it_cannot_know():
     lines = RetryPolicy.custom(lambda attempt, error: 1, attempts=2).table().splitlines()
-    assert lines[3] == "| 2 (retry 1) | chosen then  | 2             | yes (chosen then) | -             |"
+    assert lines[3] == "| 2 (1st retry) | chosen then  | 2            | Yes (chosen then) | -                  |"
 
 
 def test_no_delays_are_one_attempt():

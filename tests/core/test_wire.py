@@ -285,6 +285,38 @@ def test_a_dead_letter_has_its_reason_and_its_crashes_if_it_had_any():
     assert made(wire.dead(wire.read(from_queue(4, crashes=2), QUEUE), TO, NOTE)).headers[names.CRASHES] == 2
 
 
+def test_every_life_of_a_message_counts_its_own_attempts_and_no_two_attempts_have_one_ordinal():
+    arrival = wire.read(Message(), QUEUE)
+    seen = []
+    for _life in range(3):
+        for _attempt in range(3):
+            seen.append(arrival.ordinal)
+            dead = made(wire.dead(arrival, TO, NOTE))
+            arrival = wire.read(made(wire.retried(arrival, TO, NOTE)), QUEUE)
+        arrival = wire.read(dead, QUEUE)
+        assert arrival.attempt == 1
+    assert seen == sorted(set(seen))
+    assert arrival.deaths == 3
+
+
+def test_what_goes_on_waiting_or_is_counted_anew_stays_in_its_life():
+    arrival = wire.read(from_queue(2, reason="exhausted", deaths=4), QUEUE)
+    for copy in (wire.held(arrival, TO), wire.recounted(arrival, TO)):
+        again = wire.read(made(copy), QUEUE)
+        assert (again.deaths, again.ordinal) == (4, arrival.ordinal)
+    assert made(wire.dead(arrival, TO, NOTE)).headers[names.DEATHS] == 5
+
+
+def test_a_dead_letter_without_a_count_has_died_once_and_another_queues_count_is_not_believed():
+    assert wire.read(from_queue(3, reason="exhausted"), QUEUE).deaths == 1
+    assert wire.read(from_queue(3, deaths=7), "another").deaths == 0
+
+
+@given(arrivals)
+def test_an_ordinal_is_a_positive_number_of_at_most_31_bits(arrival):
+    assert 0 < arrival.ordinal < 2**31
+
+
 def test_ancestors_and_the_dead_letter_it_replays_travel_on():
     arrival = wire.read(Message(headers={names.TRAIL: ["a", 5, "b"], names.REPLAY_OF: "c"}), QUEUE)
     for copy in COPIES.values():
@@ -313,7 +345,7 @@ def test_nothing_forged_travels_on_unless_it_was_read_and_written_anew(copy, arr
     assert set(written) <= set(OURS)
     assert written[names.QUEUE] == QUEUE
     assert written[names.ATTEMPT] in {arrival.attempt, arrival.attempt + 1}
-    counts = (names.ATTEMPT, names.WAIT, names.CRASHES, names.FIRST_FAILED_AT, names.FAILED_AT)
+    counts = (names.ATTEMPT, names.WAIT, names.CRASHES, names.DEATHS, names.FIRST_FAILED_AT, names.FAILED_AT)
     for key, value in written.items():
         if key == names.TRAIL:
             assert all(type(item) is str and item for item in value)

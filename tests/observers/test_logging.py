@@ -24,7 +24,10 @@ def made(kind):
     given_fields = {}
     for field in dataclasses.fields(kind):
         name = field.type if isinstance(field.type, str) else field.type.__name__
-        given_fields[field.name] = (EVIL,) if name.startswith("tuple") else VALUES[name]
+        if name.startswith("tuple"):
+            given_fields[field.name] = (VALUES["Message"],) if "Message" in name else (EVIL,)
+        else:
+            given_fields[field.name] = VALUES[name]
     return kind(**given_fields)
 
 
@@ -35,6 +38,10 @@ LEVELS = {
     "Handled": logging.DEBUG,
     "Published": logging.DEBUG,
     "Postponed": logging.DEBUG,
+    "Relayed": logging.DEBUG,
+    "RelayRetried": logging.WARNING,
+    "RelayPaused": logging.WARNING,
+    "RelayParked": logging.ERROR,
     "Retried": logging.WARNING,
     "NotSettled": logging.WARNING,
     "NotPublished": logging.WARNING,
@@ -42,6 +49,7 @@ LEVELS = {
     "ConnectionDown": logging.WARNING,
     "ConnectionBlocked": logging.WARNING,
     "ConsumerEnded": logging.WARNING,
+    "StoreDown": logging.WARNING,
     "DeadLettered": logging.ERROR,
     "HandlerStuck": logging.ERROR,
 }

@@ -12,6 +12,7 @@ from carom.runtime import events
 
 TERMINAL = (
     events.Handled,
+    events.Duplicate,
     events.Retried,
     events.DeadLettered,
     events.Discarded,

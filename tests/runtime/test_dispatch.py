@@ -338,6 +338,8 @@ async def test_the_decorated_function_stays_callable_as_it_was():
     [
         ({"queue": ""}, "no queue name"),
         ({"queue": "q" * 240}, "no queue name"),
+        ({"queue": "q\ud800"}, "no queue name"),
+        ({"queue": 7}, "7 is no queue name"),
         ({"queue": "amq.q"}, "belong to the broker"),
         ({"concurrency": 0}, "say 1 or more"),
         ({"concurrency": True}, "say 1 or more"),
@@ -345,6 +347,8 @@ async def test_the_decorated_function_stays_callable_as_it_was():
         ({"prefetch": 0}, "say 1 or more"),
         ({"batch": 0}, "say 1 or more"),
         ({"crash_limit": 0}, "say 1 or more"),
+        ({"prefetch": 65_536}, "more than a broker can be told"),
+        ({"batch": 65_536}, "more than a broker can be told"),
         ({"timeout": 0}, "timeout of nothing"),
         ({"timeout": "soon"}, "not a duration"),
         ({"timeout": -1}, "negative"),
@@ -359,7 +363,7 @@ def test_an_option_that_cannot_work_is_refused_with_a_sentence(options, says):
         App().listen("k", **{"queue": "q", **options})(taking(list))
 
 
-@pytest.mark.parametrize("key", ["k" * 256, 5])
+@pytest.mark.parametrize("key", ["k" * 256, "k\ud800", 5])
 def test_a_binding_key_that_cannot_be_is_refused(key):
     with pytest.raises(ConfigurationError, match="no binding key"):
         App().listen(key, queue="q")(print_one)

@@ -253,6 +253,12 @@ async def test_outgoing_is_checked_like_everything_else():
             await h.publish("order.a", 1)
 
 
+async def test_a_header_that_no_broker_can_carry_is_refused_on_every_broker():
+    async with Harness(shop()) as h:
+        with pytest.raises(ConfigurationError, match="holds a UUID, which AMQP has no form for"):
+            await h.publish("order.a", 1, headers={"tenant": uuid.uuid4()})
+
+
 async def test_publishing_takes_a_started_app():
     app = shop()
     for _ in range(2):

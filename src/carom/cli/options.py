@@ -19,6 +19,7 @@ from carom.cli import output
 from carom.cli.output import Output, shown
 from carom.core.durations import milliseconds
 from carom.errors import ConfigurationError
+from carom.runtime.settings import broker_in
 
 P = ParamSpec("P")
 Command = Callable[..., Any]
@@ -37,6 +38,25 @@ class FromFile(click.Option):
             if file:
                 return _content(file, f"{variable}_FILE", ctx)
         return plain
+
+
+class BrokerOption(FromFile):
+    """Where a broker is. When a file says it, the file is read again before every connection."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """Return the URL, or what reads it."""
+        plain, file = super().value_from_envvar(ctx), os.environ.get(f"{self.envvar}_FILE")
+        return broker_in(file, f"{self.envvar}_FILE") if file else plain
+
+
+class WhereType(click.ParamType):  # type: ignore[type-arg]  # as below
+    """Where a broker is, as it was given."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002 - click's
+        """Return it."""
+        return value
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, a plain class before
@@ -67,6 +87,26 @@ def broker_option(words: str) -> Callable[[Command], Command]:
     return option("--broker", metavar="URL", cls=FromFile, envvar="CAROM_BROKER", help=words)
 
 
+def lasting_broker_option(words: str) -> Callable[[Command], Command]:
+    """Declare ``--broker`` for what runs for long: the file of ``CAROM_BROKER_FILE`` may change meanwhile."""
+    return option("--broker", metavar="URL", cls=BrokerOption, type=WhereType(), envvar="CAROM_BROKER", help=words)
+
+
+def database_option(words: str) -> Callable[[Command], Command]:
+    """Declare ``--database``; ``words`` say what is used without it."""
+    return option("--database", metavar="URL", cls=FromFile, envvar="CAROM_DATABASE", help=words)
+
+
+grace_option = option(
+    "--grace", type=DURATION, envvar="CAROM_GRACE", help="How long what runs may go on when it stops, as in 30s."
+)
+log_format_option = option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    envvar="CAROM_LOG_FORMAT",
+    help="Lines for people, or one JSON object a line. --json is the same as json.",
+)
 app_dir_option = option(
     "--app-dir",
     default=".",

@@ -56,7 +56,7 @@ def _listener(listener: Listener, exchange: str, layout: Layout) -> str:
             *ways,
             f"  {_manner(listener)}",
             "",
-            *(f"  {shown(line)}" for line in plan.retry.table().splitlines()),
+            *(f"  {shown(line)}".rstrip() for line in plan.retry.table().splitlines()),
         ]
     )
 

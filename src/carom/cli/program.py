@@ -19,7 +19,9 @@ _COMMANDS = {
     "db": "carom.cli.db:db",
     "doctor": "carom.cli.doctor:doctor",
     "demo": "carom.cli.demo.command:demo",
+    "outbox": "carom.cli.outbox:outbox",
     "publish": "carom.cli.publish:publish",
+    "relay": "carom.cli.run:relay",
     "run": "carom.cli.run:run",
     "topology": "carom.cli.topology:topology",
 }

@@ -157,7 +157,7 @@ def _copies(first: Message, message_id: str | None, correlation_id: str | None, 
 async def _publish(app: App, messages: Iterator[Message], limit_s: float, advance: Advance) -> Tally:
     try:
         async with asyncio.timeout(limit_s):
-            await app.start(consume=False)
+            await app.start(consume=False, relay=False)
     except TimeoutError as error:
         raise BrokerUnavailable(f"the broker did not answer within {limit_s:g} s") from error
     tally = Tally([], [])

@@ -37,6 +37,8 @@ LASTING: tuple[type[BaseException], ...] = (
 )
 """Permanent unless a policy says otherwise. Few: a TypeError may be a deploy in progress, so it is retried."""
 
+_PASSING, _LASTING = frozenset(PASSING), frozenset(LASTING)
+
 FRAMES = 24
 """How many frames of an error are written, the innermost."""
 RELATED_FRAMES = 8
@@ -80,6 +82,8 @@ def classify(error: BaseException, permanent: Errors = (), transient: Errors = (
 def said(kind: type[BaseException], permanent: Errors, transient: Errors) -> Classification | None:
     """Return what two lists say of a class of errors; None when neither names it or anything above it."""
     lasting, passing = frozenset(permanent), frozenset(transient)
+    if not lasting and not passing:
+        return None
     for ancestor in kind.__mro__:
         if ancestor in lasting:
             return Classification.PERMANENT
@@ -90,7 +94,7 @@ def said(kind: type[BaseException], permanent: Errors, transient: Errors) -> Cla
 
 def presumed(kind: type[BaseException]) -> Classification:
     """Return what is presumed of a class of errors that no list names."""
-    return said(kind, LASTING, PASSING) or Classification.UNKNOWN
+    return said(kind, _LASTING, _PASSING) or Classification.UNKNOWN
 
 
 def strictest(found: Iterable[Classification]) -> Classification:

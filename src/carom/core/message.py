@@ -6,9 +6,13 @@ Rule: all of Carom's headers together stay under `OURS_LIMIT`, whatever an excep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeAlias
 
 Headers: TypeAlias = Mapping[str, object]
 
@@ -19,6 +23,7 @@ EXCHANGE = "carom-exchange"
 KEY = "carom-key"
 WAIT = "carom-wait"
 CRASHES = "carom-crashes"
+DEATHS = "carom-deaths"
 FIRST_FAILED_AT = "carom-first-failed-at"
 FAILED_AT = "carom-failed-at"
 ERROR_TYPE = "carom-error-type"
@@ -42,6 +47,10 @@ ERROR_LIMIT = 2 * 1024
 TRACE_LIMIT = 6 * 1024
 COUNT_LIMIT = 1_000_000
 """No attempt or crash count is believed above this."""
+DEPTH_LIMIT = 64
+"""How deep headers may be nested."""
+_FIRST_YEAR = 1970
+_DECIMAL_DIGITS, _DECIMAL_PLACES = 10, 255
 _WEIGHED = 16 * 1024 * 1024
 """Nobody needs to know by how much more than this a header is too heavy: a frame holds 128 KiB."""
 
@@ -101,7 +110,7 @@ def count(value: object, *, least: int = 0) -> int:
 
 def name(value: object) -> str:
     """Read a name, key or id defensively: anything but a short string is empty."""
-    return value if isinstance(value, str) and _fits(value, NAME_LIMIT) else ""
+    return value if isinstance(value, str) and fits(value, NAME_LIMIT) else ""
 
 
 def trail(headers: Headers) -> tuple[str, ...]:
@@ -109,9 +118,7 @@ def trail(headers: Headers) -> tuple[str, ...]:
     value = headers.get(TRAIL)
     if not isinstance(value, list | tuple):
         return ()
-    return tuple(
-        item for item in value[-TRAIL_LIMIT:] if isinstance(item, str) and item and _fits(item, TRAIL_ID_LIMIT)
-    )
+    return tuple(item for item in value[-TRAIL_LIMIT:] if isinstance(item, str) and item and fits(item, TRAIL_ID_LIMIT))
 
 
 def crashes(headers: Headers, *, redelivered: bool, counts: bool = True) -> int:
@@ -155,6 +162,16 @@ def clip(value: str, limit: int) -> str:
     return data[: limit - 3].decode("utf-8", errors="ignore") + "…"
 
 
+def fits(text: str, limit: int) -> bool:
+    """Tell whether text can be written in UTF-8 within a limit in bytes; a lone surrogate cannot."""
+    if len(text) > limit:
+        return False
+    try:
+        return len(text.encode()) <= limit
+    except UnicodeEncodeError:
+        return False
+
+
 def weight(value: object) -> int:
     """Return about how many bytes a header value takes on the wire, never less than it does.
 
@@ -169,14 +186,44 @@ def weight(value: object) -> int:
         elif isinstance(item, bytes | bytearray):
             total += 5 + len(item)
         elif isinstance(item, Mapping):
-            total += 5 + sum(1 + 4 * len(str(key)) for key in item)
-            todo.extend(item.values())
+            total += 5
+            for key, held in item.items():
+                total += 1 + 4 * len(str(key))
+                if type(held) is str and held.isascii():
+                    total += 5 + len(held)
+                else:
+                    todo.append(held)
         elif isinstance(item, list | tuple):
             total += 5
             todo.extend(item)
         else:
             total += 16
     return total
+
+
+def unwritable(headers: Headers) -> str:
+    """Return what in these headers AMQP has no form for, in a few words; nothing when every broker can carry them.
+
+    However deep they are nested, and even if they contain themselves.
+    """
+    todo: list[tuple[object, int]] = [(headers, 0)]
+    while todo:
+        value, depth = todo.pop()
+        inside: Iterable[object]
+        if isinstance(value, Mapping):
+            if any(not isinstance(key, str) or len(key.encode(errors="replace")) > NAME_LIMIT for key in value):
+                return f"a name that is not text of at most {NAME_LIMIT} bytes"
+            inside = value.values()
+        elif isinstance(value, list | tuple):
+            inside = value
+        elif misfit := _misfit(value):
+            return misfit
+        else:
+            continue
+        if depth > DEPTH_LIMIT:
+            return f"what is nested more than {DEPTH_LIMIT} deep"
+        todo.extend((item, depth + 1) for item in inside)
+    return ""
 
 
 def _is_count(value: object) -> bool:
@@ -188,11 +235,34 @@ def _is_stripped(key: object) -> bool:
     return key in _STRIPPED or (isinstance(key, str) and key.startswith(_STRIPPED_PREFIXES))
 
 
-def _fits(text: str, limit: int) -> bool:
-    """Tell whether text can be written in UTF-8 within a limit in bytes; a lone surrogate cannot."""
-    if len(text) > limit:
+def _misfit(value: object) -> str:
+    for kind, (has_form, misfit) in _FORMS.items():
+        if isinstance(value, kind):
+            return "" if has_form(value) else misfit
+    return f"a {type(value).__qualname__}"
+
+
+def _is_small(value: Decimal) -> bool:
+    """Tell whether a decimal is a whole number of 32 bits with some places."""
+    negative, digits, exponent = value.as_tuple()
+    text = "".join(map(str, digits)).lstrip("0")
+    significant = text.rstrip("0")
+    if not isinstance(exponent, int) or len(significant) > _DECIMAL_DIGITS:
         return False
-    try:
-        return len(text.encode()) <= limit
-    except UnicodeEncodeError:
+    places = exponent + len(text) - len(significant) if significant else 0
+    if not -_DECIMAL_PLACES <= places <= _DECIMAL_DIGITS:
         return False
+    whole: int = int(significant or "0") * 10 ** max(0, places)
+    return whole < (1 << 31) + negative
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]").search
+"""Half a character. Those from dc80 to dcff stand for bytes that came from a broker and were no UTF-8."""
+_FORMS: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
+    str: (lambda text: text.isascii() or _LONE_SURROGATE(text) is None, "half a character"),
+    bool | bytes | bytearray | type(None): (lambda _value: True, ""),
+    int: (lambda number: -(1 << 63) <= number < 1 << 63, "an integer beyond 64 bits"),
+    float: (math.isfinite, "a float that is no number"),
+    datetime: (lambda time: time.year >= _FIRST_YEAR, "a time before 1970"),
+    Decimal: (_is_small, "a decimal that 32 bits do not hold"),
+}

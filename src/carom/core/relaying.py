@@ -7,7 +7,8 @@ Rule: rows of one ordering key are in flight one after the other; a row without 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -33,12 +34,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message in an outbox, as a relay takes it: its place, its key, and how often publishing it failed."""
+    """A message in an outbox, as a relay takes it: its place, its key, and how often publishing it failed.
+
+    ``flaw`` is why no message can be made of it: somebody wrote into the table what is none. Then ``message`` is what
+    could be read.
+    """
 
     seq: int
     message: Message
     ordering_key: str = ""
     failures: int = 0
+    flaw: str = ""
 
 
 State: TypeAlias = Literal["ready", "later", "failing", "parked", "sent"]
@@ -116,6 +122,9 @@ class Patience:
         return int(whole * (0.5 + fraction / 2))
 
 
+PATIENCE = Patience()
+
+
 def resolve(row: Row, result: PublishResult, patience: Patience, fraction: float) -> Mark:
     """Return what becomes of a row, from what the broker said of its message.
 
@@ -131,6 +140,11 @@ def resolve(row: Row, result: PublishResult, patience: Patience, fraction: float
     return Again(row.seq, patience.wait_ms(failures, fraction), reason)
 
 
+def flawed(row: Row) -> Parked:
+    """Return what becomes of a row of which no message can be made: nothing will make one of it but people."""
+    return Parked(row.seq, clip(f"no message can be made of this row: {row.flaw}", REASON_LIMIT))
+
+
 def said(result: PublishResult) -> str:
     """Return what the broker said, as a sentence for people."""
     match result:
@@ -144,25 +158,97 @@ def said(result: PublishResult) -> str:
             return f"nobody knows whether the broker has it: {result.why}"
 
 
-def ready(rows: Iterable[Row], busy: Collection[str]) -> tuple[list[Row], list[Row]]:
-    """Split rows into those that may go now and those whose key has one before them, in flight or among these."""
-    now: list[Row] = []
-    later: list[Row] = []
-    taken: set[str] = set()
-    for row in rows:
-        key = row.ordering_key
-        if not key:
-            now.append(row)
-        elif key in busy or key in taken:
-            later.append(row)
-        else:
-            taken.add(key)
-            now.append(row)
-    return now, later
+class Lanes:
+    """What of an outbox is in a relay's hands: rows in flight, and those that wait behind one of their own key.
+
+    A row is in its hands until what became of it is written down, or it was let go of; so long no claim may bring it.
+    Belongs to one leadership: a new one begins with nothing in its hands.
+    """
+
+    def __init__(self) -> None:
+        """Have nothing in hand."""
+        self._taken: set[int] = set()
+        self._behind: dict[str, deque[Row]] = {}
+        self._held = 0
+        self._claims = 0
+        self._shut: dict[str, int] = {}
+
+    @property
+    def flying(self) -> int:
+        """Return how many are on their way: at the broker, or waiting to be marked."""
+        return len(self._taken) - self._held
+
+    @property
+    def held(self) -> int:
+        """Return how many wait behind one of their key."""
+        return self._held
+
+    def claiming(self) -> list[int]:
+        """Begin a claim; returns the rows that it must not bring."""
+        self._claims += 1
+        return list(self._taken)
+
+    def take(self, rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+        """Take the rows of the claim that was begun last; returns what may go now, and of that what others wait for.
+
+        A claim looks at the table at one moment. Rows whose key has had a failure that it may not have seen are left
+        where they are: a later one sees what may go.
+        """
+        self._shut = {key: opens for key, opens in self._shut.items() if opens > self._claims}
+        now: list[Row] = []
+        for row in rows:
+            key = row.ordering_key
+            if row.seq in self._taken or key in self._shut:
+                continue
+            self._taken.add(row.seq)
+            if not key:
+                now.append(row)
+            elif key in self._behind:
+                self._behind[key].append(row)
+                self._held += 1
+            else:
+                self._behind[key] = deque()
+                now.append(row)
+        ahead = [row for row in now if row.ordering_key and self._behind[row.ordering_key]]
+        return [row for row in now if not row.ordering_key or not self._behind[row.ordering_key]], ahead
+
+    def passed(self, rows: Iterable[Row]) -> list[Row]:
+        """Note rows that the broker has confirmed; returns those that were next behind them."""
+        following: list[Row] = []
+        for row in rows:
+            key = row.ordering_key
+            if not key:
+                continue
+            behind = self._behind[key]
+            if behind:
+                self._held -= 1
+                following.append(behind.popleft())
+            else:
+                del self._behind[key]
+        return following
+
+    def failed(self, row: Row) -> list[int]:
+        """Note a row that is not through; returns those behind it, to be let go of once its mark is written."""
+        if not row.ordering_key:
+            return []
+        behind = self._behind.pop(row.ordering_key)
+        self._held -= len(behind)
+        self._shut[row.ordering_key] = _UNTIL_MARKED
+        return [one.seq for one in behind]
+
+    def marked(self, seqs: Iterable[int], failed: Iterable[Row] = ()) -> None:
+        """Let go of rows of which the database knows by now what became, those ``failed`` and those behind them too."""
+        self._taken.difference_update(seqs)
+        for row in failed:
+            self._taken.discard(row.seq)
+            if row.ordering_key:
+                self._shut[row.ordering_key] = self._claims + 1
+
+    def give_back(self, rows: Iterable[Row]) -> None:
+        """Let go of rows, and those behind them, as if they had never been taken: a later claim brings them again."""
+        for row in rows:
+            self.marked(self.failed(row), (row,))
 
 
-def tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
-    """Return how many were sent, how many are tried again and how many were parked."""
-    sent = sum(isinstance(mark, Sent) for mark in marks)
-    again = sum(isinstance(mark, Again) for mark in marks)
-    return sent, again, len(marks) - sent - again
+_UNTIL_MARKED = 2**63
+"""No claim has such a number."""

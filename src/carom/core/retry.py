@@ -18,6 +18,7 @@ from typing import Literal, Self, TypeAlias
 
 from carom.core.classify import Classification, headline, leaves, presumed, said, strictest
 from carom.core.durations import LONGEST_MS, Duration, milliseconds, text
+from carom.core.schedule import Step, table
 from carom.errors import ConfigurationError
 
 ATTEMPTS_LIMIT = 1000
@@ -43,18 +44,6 @@ class GiveUp:
 
     reason: Literal["exhausted", "permanent"]
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One attempt of a schedule: the delay before it, and when it comes, counted from the first.
-
-    Jitter may make it later. Both are None where only the function of a custom policy knows.
-    """
-
-    attempt: int
-    delay_ms: int | None
-    elapsed_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -178,12 +167,7 @@ class RetryPolicy:
 
     def table(self) -> str:
         """Write the schedule as a Markdown table that also reads well as plain text."""
-        rows = [("attempt", "delay before", "carom-attempt", "in a delay queue", "total elapsed")]
-        rows += map(_row, self.schedule())
-        rows += [(f"{self.attempts + 1}+", "-", "-", "→ dead letter", "-")]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-        lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+        lines = [table(self.schedule())]
         if self.jitter:
             lines.append(f"\nJitter makes each delay up to {100 * self.jitter:g} % longer.")
         lines += [f"\n{error.__qualname__} is treated by {retry!r}." for error, retry in self.overrides]
@@ -191,7 +175,7 @@ class RetryPolicy:
 
     def possible_delays(self) -> tuple[int, ...]:
         """Return every delay in milliseconds that it or an override can ask for; a custom policy names none."""
-        found = {_stretch(delay, self.jitter, quarter) for delay in set(self.delays_ms) for quarter in range(4)}
+        found = {stretched(delay, self.jitter, quarter) for delay in set(self.delays_ms) for quarter in range(4)}
         return tuple(sorted(found.union(*(retry.possible_delays() for _, retry in self.overrides))))
 
     @property
@@ -243,8 +227,8 @@ def _growing(first: int, factor: float) -> Iterator[int]:
         value = min(value * factor, LONGEST_MS)
 
 
-def _stretch(delay: int, jitter: float, quarter: int) -> int:
-    # The decimal that was written, not the float nearest to it: 1000 ms and 0.1 make 1100, not 1101.
+def stretched(delay: int, jitter: float, quarter: int) -> int:
+    """Return a delay with jitter; of the decimal that was written, not the float nearest to it: 0.1 of 1000 is 100."""
     return min(LONGEST_MS, delay + ceil(delay * Fraction(str(jitter)) * quarter / 3)) if jitter else delay
 
 
@@ -256,7 +240,7 @@ def _decide(policy: RetryPolicy, attempt: int, error: BaseException, quarter: in
         return GiveUp("exhausted")
     if chosen.choose is not None:
         return _ask(chosen.choose, attempt, error)
-    return Delay(_stretch(chosen.delays_ms[attempt - 1], chosen.jitter, quarter))
+    return Delay(stretched(chosen.delays_ms[attempt - 1], chosen.jitter, quarter))
 
 
 def _resolve(policy: RetryPolicy, kind: Errors) -> tuple[Classification, RetryPolicy]:
@@ -278,14 +262,6 @@ def _ask(choose: Choose, attempt: int, error: BaseException) -> Delay | GiveUp:
     except BaseException as mistake:  # noqa: BLE001 - a synchronous function: nothing it raises may cost a message
         return GiveUp("exhausted", f"the function of the retry policy failed: {headline(mistake)}")
     return GiveUp("exhausted", "the function of the retry policy gave up") if chosen is None else Delay(chosen)
-
-
-def _row(step: Step) -> tuple[str, str, str, str, str]:
-    if step.attempt == 1:
-        return ("1 (first)", "0s", "-", "no", "0s")
-    delay = "chosen then" if step.delay_ms is None else text(step.delay_ms)
-    elapsed = "-" if step.elapsed_ms is None else text(step.elapsed_ms)
-    return (f"{step.attempt} (retry {step.attempt - 1})", delay, str(step.attempt), f"yes ({delay})", elapsed)
 
 
 def _check_number(name: str, value: object, least: int, most: int, kind: type[int] | UnionType = int | float) -> None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from carom.core.message import Message
     from carom.core.topology import Topology
 
-Fate: TypeAlias = Literal["done", "discarded", "retried", "dead", "waiting", "recounted", "set apart", "handed back"]
+Fate: TypeAlias = Literal[
+    "done", "duplicate", "discarded", "retried", "dead", "waiting", "recounted", "set apart", "handed back"
+]
 
 
 class Layout(Protocol):
@@ -95,6 +97,7 @@ class Asked(BaseException):
 
 
 DONE = Settlement((Ack(),), "done")
+DUPLICATE = Settlement((Ack(),), "duplicate")
 HANDED_BACK = Settlement((HandBack(),), "handed back")
 
 

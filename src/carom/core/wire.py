@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from carom.core import message as wire
 from carom.core.durations import LONGEST_MS
 from carom.core.message import Headers, Message
+from carom.core.retry import ATTEMPTS_LIMIT
 
 SUSPECT_CRASHES = 2
 """From this many crashes on a message is a suspect, and waits to be handled alone."""
@@ -32,6 +33,7 @@ class Arrival:
     ``returned`` says that it came back unsettled since it was last published. ``wait_ms`` is what remains of a delay
     too long for one queue. ``uncounted`` says that the broker brought the message back without counting how often, so
     that Carom has to. ``alone`` says that it comes from the queue of the suspects, where a worker takes one at a time.
+    ``deaths`` counts how often it was a dead letter that somebody put back.
     """
 
     message: Message
@@ -45,6 +47,12 @@ class Arrival:
     first_failed_at: int = 0
     uncounted: bool = False
     alone: bool = False
+    deaths: int = 0
+
+    @property
+    def ordinal(self) -> int:
+        """Return a number for this attempt that no other attempt at this message has, also not after a death."""
+        return self.deaths * (ATTEMPTS_LIMIT + 1) + min(self.attempt, ATTEMPTS_LIMIT + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,7 @@ def read(
         first_failed_at=_span(headers.get(wire.FIRST_FAILED_AT)),
         uncounted=uncounted,
         alone=alone,
+        deaths=wire.count(headers.get(wire.DEATHS), least=int(anew)),
     )
 
 
@@ -146,13 +155,21 @@ def dead(arrival: Arrival, to: Address, note: Note) -> Message | None:
     """Return the dead letter, with its reason, or None when its headers could not travel."""
     ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_failure(arrival, note)}
     ours[wire.REASON] = wire.clip(note.reason, wire.NAME_LIMIT)
+    ours[wire.DEATHS] = arrival.deaths + 1
     if arrival.crashes:
         ours[wire.CRASHES] = arrival.crashes
     return _copy(arrival, to, ours)
 
 
 def _origin(arrival: Arrival) -> dict[str, object]:
-    return {wire.QUEUE: arrival.queue, wire.EXCHANGE: arrival.exchange, wire.KEY: arrival.routing_key}
+    origin: dict[str, object] = {
+        wire.QUEUE: arrival.queue,
+        wire.EXCHANGE: arrival.exchange,
+        wire.KEY: arrival.routing_key,
+    }
+    if arrival.deaths:
+        origin[wire.DEATHS] = arrival.deaths
+    return origin
 
 
 def _failure(arrival: Arrival, note: Note) -> dict[str, object]:

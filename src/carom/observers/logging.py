@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 from carom.core.durations import text
-from carom.ports import ConnectionBlocked, ConnectionDown, ConnectionUnblocked, ConnectionUp, ConsumerEnded
+from carom.ports import (
+    ConnectionBlocked,
+    ConnectionDown,
+    ConnectionUnblocked,
+    ConnectionUp,
+    ConsumerEnded,
+    StoreDown,
+    StoreUp,
+)
 from carom.runtime import events
 
 LOGGER = "carom"
@@ -25,7 +33,11 @@ _LEVELS: dict[type, int] = {
     events.Handled: logging.DEBUG,
     events.Published: logging.DEBUG,
     events.Postponed: logging.DEBUG,
+    events.Relayed: logging.DEBUG,
+    events.Leading: logging.INFO,
+    events.StandingBy: logging.INFO,
     events.Discarded: logging.INFO,
+    events.Duplicate: logging.INFO,
     events.HandedBack: logging.INFO,
     events.HandlerFreed: logging.INFO,
     events.Started: logging.INFO,
@@ -33,6 +45,8 @@ _LEVELS: dict[type, int] = {
     events.Stopped: logging.INFO,
     ConnectionUp: logging.INFO,
     ConnectionUnblocked: logging.INFO,
+    StoreUp: logging.INFO,
+    events.RelayParked: logging.ERROR,
     events.DeadLettered: logging.ERROR,
     events.HandlerStuck: logging.ERROR,
 }
@@ -46,6 +60,10 @@ _FACTS = (
     "duration_ms",
     "result",
     "retry_in_ms",
+    "seq",
+    "failures",
+    "count",
+    "database",
 )
 
 
@@ -104,6 +122,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
         f"{_who(e)} failed at attempt {e.attempt} and comes back in {text(e.delay_ms)}: {_why(e)}"
     ),
     events.DeadLettered: lambda e: f"{_who(e)} is a dead letter ({e.reason}) after attempt {e.attempt}: {_why(e)}",
+    events.Duplicate: lambda e: f"{_who(e)} is a duplicate at attempt {e.attempt}: nothing was done",
     events.Discarded: lambda e: f"{_who(e)} was discarded: {e.reason!r}",
     events.HandedBack: lambda e: f"{_who(e)} is handed back because the worker stops",
     events.Postponed: lambda e: f"{_who(e)} goes on waiting for {text(e.delay_ms)}",
@@ -115,6 +134,16 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     events.HandlerFreed: lambda e: f"{_who(e)} is not stuck any more: its handler has ended after all",
     events.Published: lambda e: f"{_what(e)} is confirmed",
     events.NotPublished: lambda e: f"{_what(e)} was not published: {e.result}",
+    events.Relayed: lambda e: f"{e.count} messages of the outbox are confirmed after {e.duration_ms:.1f} ms",
+    events.RelayRetried: lambda e: (
+        f"{_what(e)} was not taken over, failure {e.failures}, and goes out again in {text(e.delay_ms)}: {e.reason}"
+    ),
+    events.RelayParked: lambda e: f"{_what(e)} is parked in the outbox, row {e.seq}: {e.reason}",
+    events.RelayPaused: lambda e: f"{e.app} relays nothing: {e.reason}; again in {e.retry_in_ms} ms",
+    events.Leading: lambda e: f"{e.app} relays the outbox",
+    events.StandingBy: lambda e: f"{e.app} stands by: another process may relay the outbox",
+    StoreDown: lambda e: f"lost {e.database}: {e.reason}; again in {e.retry_in_ms} ms",
+    StoreUp: lambda e: f"{e.database} answers again",
     events.Started: lambda e: f"{e.app} listens to {', '.join(e.queues) or 'nothing'}",
     events.Stopping: lambda e: f"{e.app} is stopping, {e.running} handlers run",
     events.Stopped: lambda e: f"{e.app} has stopped, {e.abandoned} handlers did not end",
@@ -130,7 +159,7 @@ def _who(event: events.Delivered) -> str:
     return f"message {event.message.id!r} of {event.queue}"
 
 
-def _what(event: events.Published | events.NotPublished) -> str:
+def _what(event: events.Published | events.NotPublished | events.RelayFailure) -> str:
     return f"message {event.message.id!r} to {event.message.routing_key!r}"
 
 

@@ -9,30 +9,36 @@ import asyncio
 import inspect
 import logging
 import os
-import signal
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from carom import adapters
 from carom.codecs import Registry, standard
 from carom.core.durations import Duration, milliseconds
-from carom.core.message import Headers, Message
+from carom.core.message import Message
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
 from carom.layouts import layout
-from carom.ports import Broker, Clock, Mode, Observer
+from carom.ports import Broker, Clock, Database, Location, Mode, Observer, Store
 from carom.runtime import events, settings
+from carom.runtime.announcing import Announcing
+from carom.runtime.asking import Asking
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer
 from carom.runtime.gate import Gate
+from carom.runtime.housekeeping import Housekeeping
 from carom.runtime.later import delayed, later_listener, later_plan
 from carom.runtime.listener import CRASH_LIMIT, Listener, Options, listener
 from carom.runtime.middleware import Middleware
-from carom.runtime.publisher import Emit, Outgoing, Publisher, emits, without_ours
+from carom.runtime.presence import Presence
+from carom.runtime.publisher import Outgoing, Publisher
+from carom.runtime.relay import PACE, Pace, Relay
+from carom.runtime.signals import asking_to_stop
 from carom.runtime.surroundings import Surroundings
 from carom.runtime.suspects import Suspects
 
@@ -43,21 +49,31 @@ Delays = RetryPolicy | Sequence[Duration] | None
 
 DEFAULT_RETRY: Sequence[Duration] = ("1s", "10s", "1m", "5m")
 _MODES = ("apply", "verify", "ignore")
+RELAY_GRACE_MS = 2_000
+"""What a relay has at least to finish what is on its way, when handlers took all of the grace."""
 _UNSAID: Any = object()
 _log = logging.getLogger("carom")
 
 
-class App:
+class App(Announcing):
     """Listeners on an exchange, and the way to publish to it.
 
     Nothing is connected before `start`, `run` or ``async with app:``. One app belongs to one event loop at a time.
+    Its broker is given by a URL, by a list with the URL of each host of a cluster, by a function that is asked for
+    either before every connection, so that credentials may change, or as an object.
     """
 
+    relay: Relay | None = None
+    _broker: Broker | None = None
+    _store: Store | None = None
+    _suspects: Suspects | None = None
+    _housekeeping: Housekeeping | None = None
+    _has_own_store = True
     _started = False
 
     def __init__(
         self,
-        broker: str | Broker = "embedded://",
+        broker: Location | Broker = "embedded://",
         *,
         database: object = None,
         exchange: str = "events",
@@ -72,22 +88,21 @@ class App:
     ) -> None:
         """Check what is given; connect to nothing.
 
-        ``retry`` is the default for listeners, ``grace`` is how long running handlers may go on when the app
-        stops, ``delays`` are those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is
-        missing, only to verify it, or to ignore it.
+        ``database`` is a URL, an engine of SQLAlchemy's or a `Database`, which says more about it. ``retry`` is the
+        default for listeners, ``grace`` is how long running handlers may go on when the app stops, ``delays`` are
+        those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is missing, only to verify
+        it, or to ignore it.
         """
-        if database is not None:
-            raise ConfigurationError("database= is not available in this version of Carom: there is no store yet")
         if topology not in _MODES:
             raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
-        for what, value in (("exchange", exchange), ("namespace", namespace), ("name", name)):
-            _check_name(what, value)
+        settings.check_names(exchange=exchange, namespace=namespace, name=name)
         self.name = name
         self.exchange = exchange
         self.namespace = namespace
         self.listeners: list[Listener] = []
         self.consumers: tuple[Consumer, ...] = ()
-        self._address = broker
+        self._address = settings.address(broker)
+        self._database = settings.database(database)
         self.layout_name = layout
         self._retry = retry
         self._grace_ms = milliseconds(grace)
@@ -98,8 +113,7 @@ class App:
         self._outgoing: list[Outgoing] = []
         self._codecs: Registry = standard()
         self._clock: Clock = RealClock()
-        self._broker: Broker | None = None
-        self._suspects: Suspects | None = None
+        self._presence = Presence()
         self._publisher = self._make_publisher()
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -137,7 +151,7 @@ class App:
         def declare(function: F) -> F:
             if self._broker is not None:
                 raise ConfigurationError(f"{function!r} cannot listen: the app {self.name!r} runs already")
-            declared = listener(function, binding_keys, options, self.name, self._codecs)
+            declared = listener(function, binding_keys, options, self.name, self._codecs, self._database)
             for other in self.listeners:
                 if other.queue == declared.queue:
                     raise ConfigurationError(
@@ -181,14 +195,34 @@ class App:
         """Return how this app's retries are laid out on the broker."""
         return self._layout(self._plans())
 
+    def in_layout(self, name: str) -> Layout:
+        """Return how its retries would be laid out in the layout of that name."""
+        return self._layout(self._plans(), name)
+
     @property
     def topology(self) -> Topology:
         """Return everything this app needs to exist on the broker."""
         return self.layout.topology
 
     @property
-    def address(self) -> str | Broker:
-        """Return the broker it was given: its URL, or the broker itself."""
+    def database(self) -> Database | None:
+        """Return the database it was given, and how it is used."""
+        return self._database
+
+    @property
+    def store(self) -> Store:
+        """Return the database as Carom uses it. Raises ConfigurationError in an app that has none."""
+        if self._store is None:
+            if self._database is None:
+                raise ConfigurationError(
+                    f"the app {self.name!r} has no database to emit into: say App(…, database='postgresql+asyncpg://…')"
+                )
+            self._store = adapters.store(self._database)
+        return self._store
+
+    @property
+    def address(self) -> Location | Broker:
+        """Return the broker it was given: where it is, or the broker itself."""
         return self._address
 
     @property
@@ -196,54 +230,20 @@ class App:
         """Return how long running handlers may go on when the app stops."""
         return self._grace_ms
 
-    def configure(self, *, broker: str | Broker | None = None, grace: Duration | None = None) -> None:
+    def configure(
+        self, *, broker: Location | Broker | None = None, database: object = None, grace: Duration | None = None
+    ) -> None:
         """Let whoever runs the app decide otherwise than its program did; before it starts, not later."""
         if self._broker is not None:
             raise ConfigurationError(f"the app {self.name!r} runs already: configure it before it starts")
         if broker is not None:
-            self._address = broker
+            self._address = settings.address(broker)
+        if database is not None:
+            self._database, self._store = settings.database(database, self._database), None
+            for declared in self.listeners:
+                declared.check(self._database)
         if grace is not None:
             self._grace_ms = milliseconds(grace)
-
-    # -- publishing ----------------------------------------------------------------------------------------
-
-    async def publish(
-        self,
-        routing_key: str,
-        payload: Any = None,
-        *,
-        delay: Duration | None = None,
-        headers: Headers | None = None,
-        correlation_id: str | None = None,
-    ) -> Message:
-        """Publish a message and return it once the broker has confirmed it.
-
-        Raises Unroutable when no queue is bound for it, NotConfirmed when it was refused or nobody knows, and
-        BrokerUnavailable when there is no connection. With a ``delay`` it waits on the broker first, at least so
-        long, and goes on from there as soon as an app with these ``delays`` runs.
-        """
-        message = self._publisher.message(routing_key, payload, without_ours(headers), correlation_id)
-        await self._publisher.publish((self._addressed(message, delay),))
-        return message
-
-    async def publish_many(self, items: Iterable[Emit | tuple[Any, ...]]) -> list[Message]:
-        """Publish many messages, pipelined; returns them once all are confirmed.
-
-        What was not is raised: its own error, or a group of them. The others are published all the same.
-        """
-        said = emits(items)
-        messages = [
-            self._publisher.message(item.routing_key, item.payload, without_ours(item.headers), item.correlation_id)
-            for item in said
-        ]
-        await self._publisher.publish(
-            [self._addressed(message, item.delay) for message, item in zip(messages, said, strict=True)]
-        )
-        return messages
-
-    async def send(self, messages: Iterable[Message]) -> None:
-        """Publish messages made elsewhere, with their own address, id and headers. Raises as `publish_many` does."""
-        await self._publisher.publish([self._publisher.ready(message) for message in messages])
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -251,22 +251,18 @@ class App:
         """Run until SIGINT or SIGTERM, or until `ask_to_stop`.
 
         Then take no more, let running handlers finish within the grace, hand back the rest. A second signal
-        does not wait.
+        does not wait. With a database it relays the outbox too, unless ``relay`` says no.
         """
-        if relay or collect:
-            raise ConfigurationError("relay and collect need a database, and this app has none")
+        if collect:
+            raise ConfigurationError("collect is not there yet: dead letters stay in their queues")
         self._check_stopped()
         self._renew()
-        watched = self._watch_signals()
-        try:
-            await self._begin_unless_asked_to_stop(consume=consume)
-            await self._asked_to_stop.wait()
-        finally:
+        with asking_to_stop(self.ask_to_stop):
             try:
-                await self.stop()
+                await self._begin_unless_asked_to_stop(self._begin(consume=consume, relay=relay))
+                await self._asked_to_stop.wait()
             finally:
-                for number in watched:
-                    asyncio.get_running_loop().remove_signal_handler(number)
+                await self.stop()
 
     def ask_to_stop(self) -> None:
         """Let `run` come to its end; asked a second time, without waiting for handlers."""
@@ -274,22 +270,50 @@ class App:
             self._hurry.set()
         self._asked_to_stop.set()
 
-    async def start(self, *, consume: bool = True, broker: Broker | None = None, clock: Clock | None = None) -> None:
-        """Connect, make the topology exist, and begin to consume.
+    async def start(
+        self,
+        *,
+        consume: bool = True,
+        relay: bool | None = None,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        pace: Pace = PACE,
+    ) -> None:
+        """Connect, make the topology and the tables exist, begin to consume and, with a database, to relay.
 
-        A broker and a clock can be given instead of the app's own, for tests.
+        A broker, a clock, a store and the pace of a relay can be given instead of the app's own, for tests.
         """
         self._check_stopped()
         self._renew()
-        await self._begin(consume=consume, broker=broker, clock=clock)
+        await self._begin(consume=consume, relay=relay, broker=broker, clock=clock, store=store, pace=pace)
 
-    async def _begin(self, *, consume: bool, broker: Broker | None = None, clock: Clock | None = None) -> None:
+    async def _begin(
+        self,
+        *,
+        consume: bool,
+        relay: bool | None,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        pace: Pace = PACE,
+    ) -> None:
+        if relay and self._database is None:
+            raise ConfigurationError(f"the app {self.name!r} has no database whose outbox it could relay")
         self._clock = clock or RealClock()
         self._publisher = self._make_publisher()
+        where = "" if self._database is None else settings.shown(self._database)
+        self._presence = Presence(where, self.tell if self._observers else None)
         self._publisher.broker = self._broker = broker or self._connect()
+        if store is not None:
+            self._store, self._has_own_store = store, False
         try:
+            if self._database is not None:
+                await self.store.open(self._database.tables)
             await self._broker.open()
             await self._restore()
+            if self._database is not None and (consume or relay is not False):
+                self._keep_outbox(self._broker, self._database, pace, relay=relay is not False)
             if consume:
                 await self._consume(self._broker)
         except BaseException:
@@ -309,6 +333,7 @@ class App:
 
     async def _end(self, broker: Broker, grace_ms: int) -> None:
         consumers, self.consumers = self.consumers, ()
+        until = time.monotonic() + grace_ms / 1000
         began = bool(self._started or consumers)  # an app that never began has nothing to stop: its error says it all
         self._started = False
         if began:
@@ -320,8 +345,12 @@ class App:
             await asyncio.gather(*(one.stop_taking() for one in consumers))
             abandoned = sum(await asyncio.gather(*(one.finish(grace_ms, self._hurry) for one in consumers)))
         finally:
+            await self._leave_outbox(max(min(grace_ms, RELAY_GRACE_MS), int((until - time.monotonic()) * 1000)))
             self._broker = self._publisher.broker = None
-            await broker.close()
+            try:
+                await broker.close()
+            finally:
+                await self._close_store()
         if began:
             self.tell(events.Stopped(app=self.name, abandoned=abandoned))
 
@@ -357,14 +386,14 @@ class App:
     async def _forward(self, message: Message) -> None:
         await self._publisher.publish((message,))
 
-    def _layout(self, plans: tuple[Plan, ...]) -> Layout:
+    def _layout(self, plans: tuple[Plan, ...], name: str | None = None) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
 
     def _connect(self) -> Broker:
-        if isinstance(self._address, str):
+        if adapters.is_location(self._address):
             return adapters.broker(self._address, self._clock, self.tell)
-        return self._address
+        return cast("Broker", self._address)
 
     def _check_stopped(self) -> None:
         if self._broker is not None:
@@ -374,10 +403,10 @@ class App:
         """Make anew what belongs to one event loop and one run."""
         self._asked_to_stop, self._hurry, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
 
-    async def _begin_unless_asked_to_stop(self, *, consume: bool) -> None:
+    async def _begin_unless_asked_to_stop(self, begin: Coroutine[Any, Any, None]) -> None:
         """Start; a start that takes long, because the broker does or a handler hangs, can be stopped like a run."""
         asked = asyncio.ensure_future(self._asked_to_stop.wait())
-        beginning = asyncio.ensure_future(self._begin(consume=consume))
+        beginning = asyncio.ensure_future(begin)
         try:
             await asyncio.wait({asked, beginning}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -397,6 +426,39 @@ class App:
         if self._broker is not None:
             await self._broker.declare(self.topology, self._mode)
 
+    def _keep_outbox(self, broker: Broker, database: Database, pace: Pace, *, relay: bool) -> None:
+        notify = self.tell if self._observers else None
+        asking = Asking(self._presence, self._clock)
+        self._housekeeping = Housekeeping(self.store, self._clock, asking, pace.prune_ms)
+        self._housekeeping.start()
+        if relay:
+            self.relay = Relay(
+                self.store,
+                broker,
+                self._clock,
+                asking,
+                notify,
+                name=self.name,
+                restore=self._restore,
+                patience=database.patience,
+                pace=pace,
+            )
+            self.relay.start()
+
+    async def _close_store(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+        if not self._has_own_store:
+            self._store, self._has_own_store = None, True
+
+    async def _leave_outbox(self, grace_ms: int) -> None:
+        housekeeping, self._housekeeping = self._housekeeping, None
+        if housekeeping is not None:
+            await housekeeping.stop()
+        relay, self.relay = self.relay, None
+        if relay is not None:
+            await relay.stop(grace_ms, self._hurry)
+
     async def _settled(self) -> None:
         await asyncio.gather(*(one.settled() for one in self.consumers))
 
@@ -408,6 +470,8 @@ class App:
             gate=Gate(self._clock),
             notify=self.tell if self._observers else None,
             restore=self._restore,
+            inbox=None if self._database is None else self.store,
+            presence=self._presence,
             settled=self._settled,
             middleware=tuple(self._middleware),
             host=socket.gethostname(),
@@ -428,24 +492,3 @@ class App:
                 observer(event)
             except Exception:  # noqa: BLE001 - logged; an observer changes nothing
                 _log.exception("the observer %r failed on %s", observer, type(event).__name__)
-
-    def _watch_signals(self) -> list[int]:
-        loop = asyncio.get_running_loop()
-        watched: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, self.ask_to_stop)
-            except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no signals here
-                continue
-            watched.append(number)
-        return watched
-
-
-def _check_name(what: str, value: object) -> None:
-    if not isinstance(value, str) or not 0 < len(value.encode()) <= _NAME_LIMIT or value.startswith("amq."):
-        raise ConfigurationError(
-            f"{what}={value!r}: say a name of 1 to {_NAME_LIMIT} bytes that does not begin with 'amq.'"
-        )
-
-
-_NAME_LIMIT = 200

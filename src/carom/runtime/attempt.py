@@ -26,6 +26,21 @@ STUCK_AFTER_MS = 5_000
 """How long a handler that was cancelled may take to end before it is called stuck."""
 
 
+class Loan:
+    """What a handler is lent: a session, which is its own until it has ended, also when nobody waits for it any more.
+
+    ``thread`` is where it runs, if it runs in one; ``lost`` says that the session's connection broke.
+    """
+
+    __slots__ = ("lost", "session", "thread")
+
+    def __init__(self, session: object = None) -> None:
+        """Lend a session."""
+        self.session = session
+        self.thread: asyncio.Future[Any] | None = None
+        self.lost = False
+
+
 class Attempt:
     """The state of one call: whether its time is over, whether the app stops, where it is."""
 
@@ -38,11 +53,15 @@ class Attempt:
         "expired",
         "in_thread",
         "interrupted",
+        "loan",
         "stuck",
     )
 
-    def __init__(self, clock: Clock, timeout_ms: int | None, on_stuck: Callable[[bool], None]) -> None:
+    def __init__(
+        self, clock: Clock, timeout_ms: int | None, on_stuck: Callable[[bool], None], loan: Loan | None = None
+    ) -> None:
         """Prepare; ``on_stuck`` hears True when the handler cannot be stopped, and False when it ended after all."""
+        self.loan = loan
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._on_stuck = on_stuck
@@ -75,7 +94,11 @@ class Attempt:
         """Call a handler that is not a coroutine. Its thread cannot be stopped, only waited for."""
         self.in_thread = True
         try:
-            fine, value = await threads.run(call)
+            if self.loan is None:
+                fine, value = await threads.run(call)
+            else:
+                self.loan.thread = threads.run(call)
+                fine, value = await asyncio.shield(self.loan.thread)
         finally:
             self.in_thread = False
         if not fine:

@@ -6,6 +6,7 @@ raises anything else, nobody knows, and the messages are handled again one by on
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -13,7 +14,10 @@ from carom.core.message import Message
 from carom.core.outcome import Done, Failed, Interrupted, Outcome, Reject
 from carom.errors import BatchFailure
 from carom.runtime.attempt import DONE, outcome_of
+from carom.runtime.inbox import Ended
 
+InTransaction: TypeAlias = Callable[[Sequence[int]], Awaitable[Ended]]
+"""Handles the messages at these places in one transaction; the answer tells of places among them."""
 AttemptBatch: TypeAlias = Callable[[Sequence[Message]], Awaitable[Outcome]]
 
 
@@ -34,6 +38,39 @@ async def handle_batch(
     if isinstance(outcome, Reject) and outcome.why == "malformed":
         return await _without_unreadable(messages, attempt, is_readable)
     return await _one_by_one(messages, attempt)
+
+
+async def handle_in_transactions(
+    size: int, attempt: InTransaction, is_readable: Callable[[int], bool]
+) -> list[Outcome | None]:
+    """Return an outcome for each message, in their order; None for a duplicate.
+
+    Nothing of a batch that failed is left, so whoever did not fail is handled again: the others as a batch when the
+    handler told which failed, and otherwise each on its own.
+    """
+    outcomes: dict[int, Outcome | None] = {}
+    todo: deque[Sequence[int]] = deque([range(size)] if size else [])
+    while todo:
+        places = todo.popleft()
+        ended = await attempt(places)
+        outcomes |= {places[index]: known for index, known in ended.known.items()}
+        new = [places[index] for index in ended.new]
+        outcome = ended.outcome
+        told = _told(outcome, len(new))
+        if told is not None:
+            outcomes |= {place: one for place, one in zip(new, told, strict=True) if one is not DONE}
+            todo.append([place for place in new if place not in outcomes])
+        elif isinstance(outcome, Done | Interrupted) or len(new) == 1:
+            outcomes |= dict.fromkeys(new, outcome)
+        else:
+            is_malformed = isinstance(outcome, Reject) and outcome.why == "malformed"
+            readable = [place for place in new if is_readable(place)] if is_malformed else []
+            together = readable if len(readable) < len(new) else []
+            todo.append(together)
+            todo.extend([place] for place in new if place not in together)
+        while todo and not todo[0]:
+            todo.popleft()
+    return [outcomes[place] for place in range(size)]
 
 
 async def _one_by_one(messages: Sequence[Message], attempt: AttemptBatch) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""A handler's signature, read once: which parameter is the payload, which the message, and how to call it.
+"""A handler's signature, read once: which parameter is the payload, which the message or a session, and how to call it.
 
 Rule: a signature that cannot be filled fails when it is declared, with a sentence, and not when a message comes.
 """
@@ -18,32 +18,49 @@ from carom.core.message import Message
 from carom.errors import ConfigurationError, SignatureError
 
 Fill: TypeAlias = Callable[[Message], Any]
-_SESSIONS = {("sqlalchemy.orm.session", "Session"), ("sqlalchemy.ext.asyncio.session", "AsyncSession")}
+_SESSIONS = {
+    ("sqlalchemy.orm.session", "Session"): "Session",
+    ("sqlalchemy.ext.asyncio.session", "AsyncSession"): "AsyncSession",
+}
+"""Known by name, because a database is optional and its library is an adapter's."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function and how each of its parameters is filled from a message."""
+    """A function and how each of its parameters is filled from a message.
+
+    ``session`` is the place or the name of the parameter that is filled with the session of our transaction.
+    """
 
     function: Callable[..., Any]
     name: str
     is_async: bool
     positional: tuple[Fill, ...]
     keyword: tuple[tuple[str, Fill], ...]
+    session: int | str | None = None
 
-    def prepare(self, message: Message) -> Callable[[], Any]:
+    def prepare(self, message: Message, session: object = None) -> Callable[[], Any]:
         """Return the call that handles this message. Raises DecodeError when the payload cannot be read."""
         arguments = [fill(message) for fill in self.positional]
-        if not self.keyword:
-            return _Call(self.function, arguments, {})
-        return _Call(self.function, arguments, {name: fill(message) for name, fill in self.keyword})
-
-    def prepare_batch(self, messages: Sequence[Message]) -> Callable[[], Any]:
-        """Return the call that handles these messages at once: every parameter gets a list."""
-        arguments = [[fill(message) for message in messages] for fill in self.positional]
-        keyword = {name: [fill(message) for message in messages] for name, fill in self.keyword}
+        keyword = {name: fill(message) for name, fill in self.keyword} if self.keyword else {}
+        if self.session is not None:
+            self._give(session, arguments, keyword)
         return _Call(self.function, arguments, keyword)
+
+    def prepare_batch(self, messages: Sequence[Message], session: object = None) -> Callable[[], Any]:
+        """Return the call that handles these messages at once: every parameter gets a list, but for the session."""
+        arguments: list[Any] = [[fill(message) for message in messages] for fill in self.positional]
+        keyword: dict[str, Any] = {name: [fill(message) for message in messages] for name, fill in self.keyword}
+        if self.session is not None:
+            self._give(session, arguments, keyword)
+        return _Call(self.function, arguments, keyword)
+
+    def _give(self, session: object, arguments: list[Any], keyword: dict[str, Any]) -> None:
+        if isinstance(self.session, int):
+            arguments[self.session] = session
+        elif self.session is not None:
+            keyword[self.session] = session
 
 
 class _Call:
@@ -63,19 +80,26 @@ class _Call:
 Coroutine: TypeAlias = Callable[..., Awaitable[Any]]
 
 
-def read_handler(function: Callable[..., Any], codecs: Registry, *, batch: bool = False) -> Handler:
-    """Read a handler's signature. Raises SignatureError when somebody would have to guess."""
+def read_handler(
+    function: Callable[..., Any], codecs: Registry, *, batch: bool = False, database: bool = False
+) -> Handler:
+    """Read a handler's signature. Raises SignatureError when somebody would have to guess.
+
+    ``database`` says that there is one, so that a session can be given.
+    """
     name = _name(function)
     parameters = _parameters(function, name)
     annotations = _annotations(function, name)
-    payload = _payload(parameters, annotations, name, batch=batch)
+    asking = _asking_for_session(parameters, annotations, name, is_async=_is_async(function), database=database)
+    payload = _payload([one for one in parameters if one is not asking], annotations, name, batch=batch)
     positional: list[Fill] = []
     keyword: list[tuple[str, Fill]] = []
+    session: int | str | None = None
     for parameter in parameters:
         annotation = annotations.get(parameter.name, Any)
         if parameter.name == payload:
             fill = _reader(annotation, codecs, name, batch=batch)
-        elif _is_message(annotation, batch=batch):
+        elif parameter is asking or _is_message(annotation, batch=batch):
             fill = _itself
         else:
             continue
@@ -88,7 +112,9 @@ def read_handler(function: Callable[..., Any], codecs: Registry, *, batch: bool 
             keyword.append((parameter.name, fill))
         else:
             positional.append(fill)
-    return Handler(function, name, _is_async(function), tuple(positional), tuple(keyword))
+        if parameter is asking:
+            session = parameter.name if keyword and keyword[-1][0] == parameter.name else len(positional) - 1
+    return Handler(function, name, _is_async(function), tuple(positional), tuple(keyword), session)
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
@@ -122,15 +148,7 @@ def _annotations(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 def _payload(parameters: list[inspect.Parameter], annotations: dict[str, Any], name: str, *, batch: bool) -> str:
     """Return the name of the payload parameter, or an empty string when only the message is asked for."""
-    free = []
-    for parameter in parameters:
-        annotation = annotations.get(parameter.name, Any)
-        if _is_session(annotation):
-            raise SignatureError(
-                f"{name} asks for a database session in {parameter.name!r}, and this app has no database to open one on"
-            )
-        if not _is_message(annotation, batch=batch):
-            free.append(parameter)
+    free = [one for one in parameters if not _is_message(annotations.get(one.name, Any), batch=batch)]
     needed = [parameter for parameter in free if parameter.default is inspect.Parameter.empty] or free[:1]
     if len(needed) > 1:
         names = ", ".join(repr(parameter.name) for parameter in needed)
@@ -139,7 +157,9 @@ def _payload(parameters: list[inspect.Parameter], annotations: dict[str, Any], n
             "annotate the others (Message) or give them defaults"
         )
     if not parameters:
-        raise SignatureError(f"{name} takes no parameter: give it one for the payload, or one annotated with Message")
+        raise SignatureError(
+            f"{name} takes no parameter for what came: give it one for the payload, or one annotated with Message"
+        )
     return needed[0].name if needed else ""
 
 
@@ -171,9 +191,41 @@ def _is_message(annotation: Any, *, batch: bool) -> bool:
     return plain is Message
 
 
-def _is_session(annotation: Any) -> bool:
+def _asking_for_session(
+    parameters: list[inspect.Parameter], annotations: dict[str, Any], name: str, *, is_async: bool, database: bool
+) -> inspect.Parameter | None:
+    """Return the parameter that asks for a session, if one does and it can be given."""
+    asking = [(one, kind) for one in parameters if (kind := _session(annotations.get(one.name, Any)))]
+    if not asking:
+        return None
+    parameter, kind = asking[0]
+    if not database:
+        raise SignatureError(
+            f"{name} asks for a database session in {parameter.name!r}, and this app has no database to open one on"
+        )
+    if len(asking) > 1:
+        raise SignatureError(f"{name} asks for {len(asking)} sessions, and there is one transaction: ask for one")
+    given = "AsyncSession" if is_async else "Session"
+    if kind != given:
+        how = "is a coroutine" if is_async else "is called in a thread"
+        raise SignatureError(
+            f"{name} {how} and asks for {kind} in {parameter.name!r}: what it can be given is SQLAlchemy's own "
+            f"{given}, one for a whole batch"
+        )
+    return parameter
+
+
+def _session(annotation: Any) -> str:
+    """Return which session this asks for, or an empty string; what is like one but is none is named as written."""
     plain = _plain(annotation)
-    return (getattr(plain, "__module__", ""), getattr(plain, "__qualname__", "")) in _SESSIONS
+    if typing.get_origin(plain) in {list, Sequence} and (items := typing.get_args(plain)):
+        return f"list[{inner}]" if (inner := _session(items[0])) else ""
+    if not inspect.isclass(plain):
+        return ""
+    for kind in plain.__mro__:
+        if (kind.__module__, kind.__qualname__) in _SESSIONS:
+            return _SESSIONS[kind.__module__, kind.__qualname__] if kind is plain else plain.__qualname__
+    return ""
 
 
 def _plain(annotation: Any) -> Any:

@@ -1,7 +1,7 @@
 """What happened: frozen events for observers. Ids, attempts, classifications and durations, never opinions.
 
-Rule: every delivery ends in exactly one of Handled, Retried, DeadLettered, Discarded, HandedBack, Postponed
-or Dropped. An event is made only when somebody observes.
+Rule: every delivery ends in exactly one of Handled, Duplicate, Retried, DeadLettered, Discarded, HandedBack,
+Postponed or Dropped. An event is made only when somebody observes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from carom.ports import (
     ConnectionUnblocked,
     ConnectionUp,
     ConsumerEnded,
+    StoreDown,
+    StoreUp,
 )
 
 
@@ -49,6 +51,11 @@ class Handled(Delivered):
     """The handler returned and the message is settled."""
 
     duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate(Delivered):
+    """The message was handled before, or goes on as another copy: it was acknowledged, and nothing was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +147,64 @@ class NotPublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """The broker has confirmed messages of the outbox. One event for a batch, so that it costs nothing a message."""
+
+    messages: tuple[Message, ...]
+    duration_ms: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Return how many they are."""
+        return len(self.messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayFailure:
+    """The part that events about a row that could not be published have; ``failures`` counts this one."""
+
+    message: Message
+    seq: int
+    failures: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRetried(RelayFailure):
+    """A message of the outbox was not taken over, and is published again after a while; others are not kept waiting."""
+
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayParked(RelayFailure):
+    """A message of the outbox is given up: it stays there with its reason until somebody looks at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPaused:
+    """The broker takes nothing at all; the outbox keeps everything, and the relay waits."""
+
+    app: str
+    reason: str = ""
+    retry_in_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """This process relays the outbox."""
+
+    app: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingBy:
+    """Another process relays the outbox, or may; this one takes over when there is none."""
+
+    app: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The app consumes from these queues."""
 
@@ -166,6 +231,7 @@ class Stopped:
 Event: TypeAlias = (
     Received
     | Handled
+    | Duplicate
     | Retried
     | DeadLettered
     | Discarded
@@ -177,9 +243,17 @@ Event: TypeAlias = (
     | HandlerFreed
     | Published
     | NotPublished
+    | Relayed
+    | RelayRetried
+    | RelayParked
+    | RelayPaused
+    | Leading
+    | StandingBy
     | Started
     | Stopping
     | Stopped
+    | StoreDown
+    | StoreUp
     | ConnectionUp
     | ConnectionDown
     | ConnectionBlocked

@@ -10,12 +10,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from carom.codecs import Registry
 from carom.core.durations import Duration
 from carom.core.effects import Confirmed, Nacked, PublishResult, Returned, Unknown
-from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, weight
+from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, unwritable, weight
 from carom.errors import ConfigurationError, NotConfirmed, PublishError, Unroutable
 from carom.ports import Broker, Clock
 from carom.runtime import events
@@ -37,13 +38,15 @@ _SHORT = (
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Something to announce, for `publish_many`."""
+    """Something to announce, for `publish_many` and `emit_many`; ``key`` and ``at`` are for the latter alone."""
 
     routing_key: str
     payload: Any = None
     headers: Headers | None = None
     correlation_id: str | None = None
     delay: Duration | None = None
+    key: str | None = None
+    at: datetime | None = None
 
 
 class Publisher:
@@ -166,6 +169,10 @@ def checked(message: Message) -> Message:
         raise ConfigurationError(
             f"the headers of message {message.id} weigh more than {HEADERS_LIMIT} bytes and would not fit a frame: "
             "put large things into the payload"
+        )
+    if message.headers and (misfit := unwritable(message.headers)):
+        raise ConfigurationError(
+            f"a header of message {message.id} holds {misfit}, which AMQP has no form for: say text"
         )
     return message
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from carom.core.settlement import Layout
-from carom.ports import Broker, Clock
+from carom.ports import Broker, Clock, Inbox
 from carom.runtime.gate import Gate
 from carom.runtime.middleware import Middleware
+from carom.runtime.presence import Presence
 from carom.runtime.service import Backoff
 
 Notify: TypeAlias = Callable[[object], None]
@@ -29,6 +30,8 @@ class Surroundings:
     notify: Notify | None
     restore: Callable[[], Awaitable[None]]
     settled: Callable[[], Awaitable[None]]
+    inbox: Inbox | None = None
+    presence: Presence = field(default_factory=Presence)
     middleware: tuple[Middleware, ...] = ()
     host: str = ""
     backoff: Backoff = field(default_factory=Backoff)

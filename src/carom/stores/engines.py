@@ -6,6 +6,7 @@ Rule: credentials stay in SQLAlchemy's URL objects; nothing here writes them dow
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -53,7 +54,7 @@ class Engines:
         """Return where the database is."""
         return self.asynchronous.url
 
-    @property
+    @cached_property
     def where(self) -> str:
         """Return where the database is, for people: no credentials."""
         url = self.url
@@ -160,6 +161,13 @@ def _tune(engine: Engine, url: URL) -> None:
             cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
+
+    @event.listens_for(engine, "reset")
+    def _returned(connection: Any, _record: object, _state: object) -> None:
+        # A COMMIT that SQLite refuses, for a deferred constraint say, leaves the transaction open; SQLAlchemy takes it
+        # for ended, and would give the connection to somebody else like that.
+        if getattr(connection, "driver_connection", connection).in_transaction:
+            connection.rollback()
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from carom.ports import Unit
 from carom.stores import failures
 from carom.stores.failures import translated
+from carom.stores.lending import thread_loan, waiting_loan
 from carom.stores.place import Place, driven
 from carom.stores.threads import Threads
 
@@ -32,20 +32,10 @@ class SqlInbox:
 
     def begin(self, *, synchronous: bool) -> AbstractAsyncContextManager[Unit]:
         """Begin a transaction; it is rolled back unless it was committed."""
-        return self._begin_in_thread() if synchronous else self._begin()
-
-    @asynccontextmanager
-    async def _begin(self) -> AsyncIterator[Unit]:
-        async with AsyncSession(self._place.engines.asynchronous, expire_on_commit=False) as session:
-            yield WaitingUnit(session, self._admission)
-
-    @asynccontextmanager
-    async def _begin_in_thread(self) -> AsyncIterator[Unit]:
-        session = Session(self._place.engines.synchronous, expire_on_commit=False)
-        try:
-            yield ThreadUnit(session, self._admission, self._threads)
-        finally:
-            await self._threads.run(session.close)
+        engines, where = self._place.engines, self._place.where
+        if synchronous:
+            return thread_loan(engines.synchronous, self._admission, where, self._threads)
+        return waiting_loan(engines.asynchronous, self._admission, where)
 
     @asynccontextmanager
     async def failing(self, listener: str, message_id: str, attempt: int, *, last: bool) -> AsyncIterator[bool]:
@@ -118,12 +108,11 @@ class Admission:
             )
             self._many = f"{place.dialect.insert(into, query)} RETURNING message_id"
 
-    def __call__(self, session: Session, listener: str, arrivals: Sequence[tuple[str, int]]) -> list[bool]:
-        """Record arrivals in the transaction of a session; tell of each whether it is new.
+    def __call__(self, connection: Connection, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
+        """Record arrivals; tell of each whether it is new.
 
         They are recorded in the order of their ids, so that two batches cannot wait for each other.
         """
-        connection = session.connection()
         ids = [identity for identity, _ in arrivals]
         if self._many and len(set(ids)) == len(ids) > 1:
             arrived = sorted(arrivals)
@@ -140,54 +129,3 @@ class Admission:
             given = {"listener": listener, "id": identity, "attempt": attempt, **self.place.dialect.given()}
             answers[at] = driven(connection, self._one, given).rowcount == 1
         return answers
-
-
-class WaitingUnit:
-    """A transaction with an `AsyncSession`."""
-
-    def __init__(self, session: AsyncSession, admission: Admission) -> None:
-        """Begin when something is done."""
-        self.session = session
-        self._admission = admission
-
-    async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
-        """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
-        with translated("admitting messages", self._admission.place.where):
-            return await self.session.run_sync(self._admission, listener, arrivals)
-
-    async def commit(self) -> None:
-        """Make it so."""
-        try:
-            await self.session.commit()
-        except Exception as error:
-            if failures.is_absence(error):
-                raise failures.translation(error, "committing", self._admission.place.where) from error
-            raise
-
-
-class ThreadUnit:
-    """A transaction with a `Session`, which is used by one thread at a time."""
-
-    def __init__(self, session: Session, admission: Admission, threads: Threads) -> None:
-        """Begin when something is done."""
-        self.session = session
-        self._admission = admission
-        self._threads = threads
-
-    async def admit(self, listener: str, arrivals: Sequence[tuple[str, int]]) -> Sequence[bool]:
-        """Record (message id, attempt) for a listener; tell of each whether it is new and is to be handled."""
-
-        def admit() -> Sequence[bool]:
-            with translated("admitting messages", self._admission.place.where):
-                return self._admission(self.session, listener, arrivals)
-
-        return await self._threads.run(admit)
-
-    async def commit(self) -> None:
-        """Make it so."""
-        try:
-            await self._threads.run(self.session.commit)
-        except Exception as error:
-            if failures.is_absence(error):
-                raise failures.translation(error, "committing", self._admission.place.where) from error
-            raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from carom.core.message import Message
 from carom.core.relaying import Backlog, Held, Mark, Row, State
 from carom.ports import Lease
 from carom.stores.claiming import Claiming
@@ -49,11 +50,22 @@ class SqlOutbox:
     async def lead(self, holder: str, ttl_ms: int) -> Lease | None:
         """Become the leader, or stay it; None when somebody else is. The time is the database's."""
         dialect, lease = self._place.dialect, self._place.names.lease
+        given = {"name": RELAY, "holder": holder, "ttl": ttl_ms}
+        if dialect.name != "mysql":
+            # In one statement: who is stopped within a transaction would keep the lease locked for everybody.
+            sql = (
+                f"INSERT INTO {lease} AS l (name, holder, epoch, expires_at) "
+                f"VALUES (:name, :holder, 1, {dialect.later(':ttl')}) ON CONFLICT (name) DO UPDATE "
+                "SET epoch = CASE WHEN l.holder = excluded.holder THEN l.epoch ELSE l.epoch + 1 END, "
+                "holder = excluded.holder, expires_at = excluded.expires_at "
+                f"WHERE l.holder = excluded.holder OR l.expires_at <= {dialect.now} RETURNING epoch"
+            )
+            epoch = (await self._place.run("leading", sql, given)).scalar()
+            return None if epoch is None else Lease(holder, epoch)
         if not self._has_lease:
             into = f"{lease} (name, holder, epoch, expires_at)"
             made = dialect.insert(into, f"VALUES (:name, '', 0, {dialect.moment('0')})")
             await self._place.run("leading", made, {"name": RELAY})
-        given = {"name": RELAY, "holder": holder, "ttl": ttl_ms}
         async with self._place.transaction("leading") as connection:
             taken = (
                 f"UPDATE {lease} SET epoch = CASE WHEN holder = :holder THEN epoch ELSE epoch + 1 END, "
@@ -97,26 +109,11 @@ class SqlOutbox:
         try:
             return [row(one) for one in found]
         except _UNREADABLE:
-            return await self._readable(found)
+            return [_row(one) for one in found]
 
     def _claimed(self) -> int:
         """Return how many rows were claimed so far."""
         return self._claiming.claimed
-
-    async def _readable(self, found: Sequence[Sequence[Any]]) -> Sequence[Row]:
-        """Park the rows that somebody else wrote and nobody can read; return the others."""
-        rows = []
-        for one in found:
-            try:
-                rows.append(row(one))
-            except _UNREADABLE as error:
-                parked = (
-                    f"UPDATE {self._outbox} SET parked_at = {self._place.dialect.now}, attempts = attempts + 1, "
-                    f"last_error = :reason WHERE seq = :seq AND {READY}"
-                )
-                reason = f"its properties or headers cannot be read: {error}"
-                await self._place.run("parking", parked, {"seq": one[0], "reason": reason})
-        return rows
 
     async def mark(self, lease: Lease, marks: Sequence[Mark]) -> bool:
         """Write down what became of rows, all at once; False, and nothing is written, when the lease is another's."""
@@ -207,3 +204,13 @@ def _held(state: State, found: Sequence[Any]) -> Held:
     seq, identity, exchange, routing_key, ordering_key, attempts, error, created, due, sent = found
     due = due if state in {"later", "failing"} else None
     return Held(seq, identity, state, exchange, routing_key, ordering_key, attempts, error or "", created, due, sent)
+
+
+def _row(found: Sequence[Any]) -> Row:
+    """Return what a relay takes; of what somebody else wrote and nobody can read, what there is and why."""
+    try:
+        return row(found)
+    except _UNREADABLE as error:
+        seq, identity, exchange, routing_key, *_, ordering_key, attempts = found
+        message = Message(id=identity, exchange=exchange, routing_key=routing_key)
+        return Row(seq, message, ordering_key, attempts, f"its properties or headers cannot be read: {error}")

@@ -18,7 +18,9 @@ class Authority:
     def __init__(self, folder, name):
         self.folder = folder
         self.name = name
-        self.run("req", "-x509", *self.new_key(name), "-out", self.file(name), "-days", "2", "-subj", f"/CN={name}")
+        # Since Python 3.13 an authority has to say that it signs, and a certificate by which of its keys it was signed.
+        purpose = ["-addext", "keyUsage=critical,keyCertSign,cRLSign", "-days", "2", "-subj", f"/CN={name}"]
+        self.run("req", "-x509", *self.new_key(name), "-out", self.file(name), *purpose)
 
     def file(self, name):
         return str(self.folder / f"{name}.pem")
@@ -35,7 +37,9 @@ class Authority:
     def sign(self, name, alternatives="DNS:localhost,IP:127.0.0.1", *, is_expired=False):
         """Return the files of a certificate and its key."""
         self.run("req", *self.new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName={alternatives}\n")
+        (self.folder / f"{name}.ext").write_text(
+            f"subjectAltName={alternatives}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        )
         # `ca` alone can sign for a time that is over, and it wants to keep books.
         (self.folder / "ca.conf").write_text(
             "[ca]\ndefault_ca=x\n[x]\ndatabase=index\nnew_certs_dir=.\nrand_serial=yes\ndefault_md=sha256\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carom.brokers.rabbitmq.address import Address, Tls, parse
+from carom.brokers.rabbitmq.address import Address, Tls, parse, read
 from carom.errors import ConfigurationError
 
 SECRET = "s3cr3t-W0rd"  # noqa: S105 - of nobody
@@ -169,3 +169,28 @@ def test_verification_is_on_unless_somebody_says_otherwise():
     assert Tls().context().verify_mode == ssl.CERT_REQUIRED
     assert Tls().context().check_hostname
     assert Tls(verify=False).context().verify_mode == ssl.CERT_NONE
+
+
+def test_a_list_of_urls_is_one_cluster():
+    urls = ["amqps://u:p@a/v?verify=no", "amqps://u:p@b:5672,c/v?verify=no", "amqps://u:p@a/v?verify=no"]
+    assert read(urls) == parse("amqps://u:p@a,b:5672,c/v?verify=no")
+    assert read(tuple(urls[:1])) == read(urls[0]) == parse(urls[0])
+
+
+@pytest.mark.parametrize(
+    ("urls", "words"),
+    [
+        ([f"amqp://u:{SECRET}@a/", "amqp://u:other@b/"], "in common"),
+        ([f"amqp://u:{SECRET}@a/", f"amqp://u:{SECRET}@b/v"], "in common"),
+        ([f"amqp://u:{SECRET}@a/", f"amqps://u:{SECRET}@b/"], "in common"),
+        ([f"amqp://u:{SECRET}@a/", f"amqp://u:{SECRET}@b/?window=2"], "in common"),
+        ([f"amqp://u:{SECRET}@a/", "embedded://"], "begins with amqp"),
+        ([f"amqp://u:{SECRET}@a/", None], "list with the URL of each host"),
+        ([], "list with the URL of each host"),
+        (None, "NoneType"),
+    ],
+)
+def test_a_list_that_is_no_cluster_is_refused_with_a_sentence(urls, words):
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        read(urls)
+    assert SECRET not in str(caught.value)

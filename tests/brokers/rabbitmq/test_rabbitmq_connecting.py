@@ -11,6 +11,7 @@ import pytest
 
 from brokers.rabbitmq.rabbit_stage import at, drained, kinds, opened, queue, to, turns, until, with_options
 from brokers.rabbitmq.wires import wired
+from carom import App
 from carom.brokers.rabbitmq.broker import RabbitBroker
 from carom.core.effects import Confirmed, Unknown
 from carom.core.topology import Topology
@@ -154,6 +155,27 @@ async def test_credentials_are_read_again_at_every_connect(rabbitmq_url):
     urls.append(rabbitmq_url)
     await until(lambda: None not in {broker._in.connection, broker._out.connection}, "both connections")
     await broker.close()
+
+
+async def test_an_app_takes_the_urls_of_a_cluster_or_what_gives_them(rabbitmq_url):
+    parts, asked = urlsplit(rabbitmq_url), []
+    cluster = [rabbitmq_url.replace(f"{parts.hostname}:{parts.port}", "127.0.0.1:1"), rabbitmq_url]
+
+    def place():
+        asked.append(rabbitmq_url)
+        return cluster
+
+    for given in (cluster, place):
+        async with App(given, observers=(), topology="ignore"):
+            pass
+    seen = len(asked)
+    assert seen >= 2
+    app = App("embedded://", observers=(), topology="ignore")
+    app.configure(broker=place)
+    async with app:
+        app._broker.drop_connections()
+        await until(lambda: None not in {app._broker._in.connection, app._broker._out.connection}, "both connections")
+    assert len(asked) >= seen + 4
 
 
 async def test_whoever_gives_the_url_may_fail_for_a_while(rabbitmq_url):

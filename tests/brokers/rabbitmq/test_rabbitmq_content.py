@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pika import spec
 
 from carom.brokers.rabbitmq.content import DEPTH_LIMIT, Seconds, decode, encode
-from carom.core.message import Message
+from carom.core.message import Message, unwritable
 from carom.errors import DecodeError
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -164,6 +164,7 @@ def test_every_type_that_a_broker_knows_is_read(kind, form, value):
 def test_what_has_no_form_in_amqp_is_refused_with_a_reason(value, words):
     with pytest.raises(ValueError, match=words):
         encode(with_headers(value))
+    assert unwritable(with_headers(value).headers), "and whoever publishes it is told before any broker is"
 
 
 @pytest.mark.parametrize(

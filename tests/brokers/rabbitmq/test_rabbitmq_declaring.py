@@ -7,8 +7,10 @@ import pytest
 
 from brokers.rabbitmq.rabbit_stage import admin, at, declared, drained, fresh, opened, queue, to
 from carom.core.effects import Confirmed, Nacked
+from carom.core.lint import Needs
 from carom.core.topology import Binding, Exchange, Topology
 from carom.errors import BrokerError, NotPermitted, TopologyMismatch
+from carom.ports import Depth
 
 PASSWORD = "p"  # noqa: S105 - of users that live as long as a test
 
@@ -79,7 +81,7 @@ async def test_a_queue_that_belongs_to_one_connection_is_told_as_such(rabbitmq_u
     async with opened(rabbitmq_url) as broker, admin(rabbitmq_url) as channel:
         name = fresh("exclusive")
         channel.queue_declare(name, exclusive=True)
-        theirs = replace(queue(kind="classic"), name=name, durable=False)
+        theirs = replace(queue(kind="classic"), name=name)
         for mode in ("apply", "verify"):
             [line] = await differences(broker, theirs, mode=mode)
             assert f"queue {name!r} belongs to one other connection alone" in line
@@ -146,6 +148,26 @@ async def test_a_missing_permission_names_the_object(rabbitmq_url, users):
         binding = Binding(orders.name, jobs.name, "k")
         with pytest.raises(NotPermitted, match=f"queue '{jobs.name}' cannot be bound to exchange '{orders.name}'"):
             await half.declare(declared(jobs, exchanges=[orders], bindings=[binding]))
+
+
+async def test_what_a_user_may_do_is_found_out_without_doing_it(rabbitmq_url, users):
+    jobs, orders = queue("jobs"), Exchange(fresh("orders"), "topic")
+    topology = Topology((orders,), (jobs,), (Binding(orders.name, jobs.name, "#"),))
+    needs = Needs(writes=(orders.name, "", "test.no-such-exchange"), reads=(jobs.name, "test.no-such-queue"))
+    async with opened(rabbitmq_url) as owner:
+        await owner.declare(topology)
+        assert (await owner.inspect([jobs.name], needs)).denied == Needs()
+        users_and_denied = {
+            users(): needs,
+            users(write="^test[.]"): Needs(writes=("",), reads=needs.reads),
+            users(read="^test[.]jobs", write="^amq[.]default$"): Needs(
+                writes=(orders.name, "test.no-such-exchange"), reads=("test.no-such-queue",)
+            ),
+        }
+        for url, denied in users_and_denied.items():
+            async with opened(url) as broker:
+                assert (await broker.inspect([jobs.name], needs)).denied == denied
+        assert (await owner.depths([jobs.name]))[jobs.name] == Depth(0, None, 0)
 
 
 async def test_least_privilege_is_enough_to_publish_and_to_consume(rabbitmq_url, users, caplog):

@@ -2,13 +2,16 @@
 
 import asyncio
 import struct
+from itertools import pairwise
 
 import pika
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import exceptions, frame, spec
+from pika.channel import Channel
 
+from carom.brokers.rabbitmq.consuming import name
 from carom.brokers.rabbitmq.content import encode
 from carom.brokers.rabbitmq.frames import SEND_BYTES, Connection
 from carom.core.message import Message
@@ -102,6 +105,85 @@ async def test_one_byte_at_a_time_is_enough(frames):
     for byte in b"".join(frames):
         connection._on_data_available(bytes([byte]))
     assert len(connection.told) == len(frames)
+
+
+class Consuming(Connection):
+    """A connection that is not connected, with a consumer on channel 1; it hands on deliveries in one step or never."""
+
+    def __init__(self, *, in_one_step):
+        super().__init__(
+            pika.ConnectionParameters(frame_max=4096),
+            custom_ioloop=asyncio.get_running_loop(),
+            internal_connection_workflow=False,
+        )
+        self.in_one_step = in_one_step
+        self.steps = 0
+        self.taken = []
+        channel = Channel(self, 1, lambda _channel: None)
+        channel._consumers["tag"] = lambda _channel, *delivery: self.taken.append(told(*delivery))
+        self._channels[1] = channel
+        self._body_max_length = self._get_body_frame_max_length()
+
+    def _deliver(self, *place):
+        after = super()._deliver(*place) if self.in_one_step else 0
+        self.steps += after > 0
+        return after
+
+
+def told(method, properties, body):
+    address = name(method.exchange), name(method.routing_key)
+    return method.consumer_tag, method.delivery_tag, method.redelivered, *address, properties, body
+
+
+def delivery_bytes(channel, tag, key, body):
+    method = spec.Basic.Deliver("tag", tag, tag % 2 == 0, "exchange", key)
+    parts = [body[start : start + 4088] for start in range(0, len(body), 4088)]
+    frames = [frame.Body(channel, part).marshal() for part in parts]
+    return b"".join([frame.Method(channel, method).marshal(), header_bytes(channel, len(body)), *frames])
+
+
+BODIES = st.one_of(st.binary(max_size=40), st.integers(4000, 9000).map(bytes))
+DELIVERIES = st.lists(
+    st.builds(delivery_bytes, st.just(1), st.integers(1, 2**40), st.text("kéy", max_size=40), BODIES),
+    min_size=1,
+    max_size=5,
+)
+
+
+def outcome(connection, pieces):
+    """Return what was delivered, and what it ended with."""
+    try:
+        for piece in pieces:
+            connection._on_data_available(piece)
+    except (exceptions.AMQPError, struct.error, LookupError, AttributeError, TypeError) as error:
+        return connection.taken, type(error)
+    return connection.taken, None
+
+
+@given(DELIVERIES, st.data())
+async def test_deliveries_in_one_step_are_those_of_the_library_however_they_are_cut(deliveries, data):
+    stream = b"".join(deliveries)
+    places = [0, *sorted(data.draw(st.lists(st.integers(1, len(stream) - 1), max_size=6))), len(stream)]
+    pieces = [stream[start:end] for start, end in pairwise(places) if start < end]
+    ours, theirs = Consuming(in_one_step=True), Consuming(in_one_step=False)
+    assert outcome(ours, pieces) == outcome(theirs, pieces)
+    assert len(ours.taken) == len(deliveries)
+    assert ours.frames_received == theirs.frames_received
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255), st.sampled_from([b"", b"body", bytes(5000)]))
+@settings(max_examples=400)
+async def test_a_delivery_with_a_wrong_byte_ends_as_it_does_in_the_library(place, change, body):
+    stream = bytearray(delivery_bytes(1, 5, "key", body) + delivery_bytes(1, 6, "key", b"next"))
+    stream[place % len(stream)] ^= change
+    ours, theirs = Consuming(in_one_step=True), Consuming(in_one_step=False)
+    assert outcome(ours, [bytes(stream)]) == outcome(theirs, [bytes(stream)])
+
+
+async def test_a_delivery_that_is_there_as_a_whole_is_handed_on_in_one_step():
+    connection = Consuming(in_one_step=True)
+    connection._on_data_available(delivery_bytes(1, 5, "key", b"a") + delivery_bytes(1, 6, "key", b"b"))
+    assert connection.steps == len(connection.taken) == 2
 
 
 async def test_the_library_reads_the_same_methods_as_we():

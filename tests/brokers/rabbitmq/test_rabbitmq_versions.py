@@ -1,10 +1,14 @@
 """What a server of some version would ignore in silence is refused before anything is declared."""
 
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
 import pytest
 
 from brokers.rabbitmq.rabbit_stage import declared, fresh, opened, queue
 from carom.brokers.rabbitmq.versions import check
-from carom.core.lint import version_of
+from carom.core.lint import Needs, version_of
 from carom.core.retry import RetryPolicy
 from carom.core.settlement import Plan
 from carom.core.topology import Queue
@@ -73,3 +77,39 @@ async def test_a_real_server_is_asked_for_its_version_before_anything_is_declare
         with pytest.raises(Unsupported, match=wanted.name):
             await broker.declare(declared(wanted), mode)
         assert (await broker.depths([wanted.name]))[wanted.name] is None
+
+
+@asynccontextmanager
+async def management_of(*found):
+    """Serve a management API of a cluster whose nodes have these versions; there is no cluster to be had here."""
+    nodes = [{"applications": [{"name": "ssl", "version": "1"}, {"name": "rabbit", "version": one}]} for one in found]
+    body = json.dumps([*nodes, {"running": False}]).encode()
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"?management=http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("mode", ["apply", "verify"])
+async def test_every_node_of_a_cluster_has_to_understand_what_is_declared(rabbitmq_url, mode):
+    async with management_of("3.11.5", "4.3.1") as management, opened(f"{rabbitmq_url}{management}") as broker:
+        for wanted, version in (
+            (queue(consumer_timeout=60_000), "3.1"),
+            (queue(kind="classic", queue_mode="lazy"), "4.3"),
+        ):
+            with pytest.raises(Unsupported, match=rf"RabbitMQ {version}[.0-9]* cannot"):
+                await broker.declare(declared(wanted), mode)
+        assert (await broker.inspect([], Needs())).versions == ("3.11.5", "4.3.1")
+
+
+async def test_the_nodes_of_a_real_server_are_its_own(rabbitmq_url, rabbitmq_management_url):
+    management = "" if rabbitmq_management_url is None else f"?management={rabbitmq_management_url}"
+    async with opened(f"{rabbitmq_url}{management}") as broker:
+        versions = (await broker.inspect([], Needs())).versions
+        assert set(versions) == ({broker.server_version} if management else set())

@@ -100,10 +100,14 @@ class Journal:
     # -- opening and closing
 
     def open(self) -> None:
-        """Open the file, create it if it is not there, and read it."""
+        """Open the file, create it if it is not there, and read it. What cannot be opened is not left open."""
         with translated(self.path):
             check_place(self.path, must_exist=self._observe)
-            self._connect()
+            try:
+                self._connect()
+            except BaseException:
+                self.close()
+                raise
 
     def enter(self) -> Session:
         """Enter with a new session and register it, so that others can end it when this process has died."""

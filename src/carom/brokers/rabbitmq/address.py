@@ -1,6 +1,7 @@
 """Where RabbitMQ is and who we are there: ``amqp://user:password@host:5672/vhost?heartbeat=30``.
 
-Several hosts of a cluster are written ``amqp://user:password@a,b:5673,c/vhost``. ``amqps`` is TLS with the server
+Several hosts of a cluster are written ``amqp://user:password@a,b:5673,c/vhost``, or as a list of URLs that differ in
+nothing else. ``amqps`` is TLS with the server
 verified; ``cafile``, ``certfile`` and ``keyfile`` name PEM files, ``verify=no`` has to be said to be done.
 
 Rule: what is not understood is refused with a sentence, and no sentence ever shows a password. A part is shown only
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
 from carom.core.durations import milliseconds
@@ -77,6 +78,24 @@ class Address:
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         vhost = "" if self.vhost == "/" else quote(self.vhost, safe="")
         return f"{'amqps' if self.tls else 'amqp'}://{quote(self.user)}@{hosts}/{vhost}"
+
+
+def read(urls: str | Sequence[str]) -> Address:
+    """Return the address of a URL, or of the URLs of a cluster's hosts. Raises ConfigurationError."""
+    if isinstance(urls, str):
+        return parse(urls)
+    if not isinstance(urls, list | tuple) or not urls or not all(isinstance(url, str) for url in urls):
+        raise ConfigurationError(
+            "the broker is given by a URL, or by a list with the URL of each host of a cluster; this is a "
+            f"{type(urls).__name__} with something else in it"
+        )
+    first, *others = map(parse, urls)
+    if any(replace(other, hosts=first.hosts) != first for other in others):
+        raise ConfigurationError(
+            "the URLs of the broker differ in more than their hosts; those of one cluster have user, password, vhost "
+            "and options in common"
+        )
+    return replace(first, hosts=tuple(dict.fromkeys(host for one in (first, *others) for host in one.hosts)))
 
 
 def parse(url: str) -> Address:

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from carom.brokers.rabbitmq import declaring, versions
-from carom.brokers.rabbitmq.address import Address, parse
+from carom.brokers.rabbitmq import changing, declaring, permissions, versions
+from carom.brokers.rabbitmq.address import Address, read
 from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.connection import Link
 from carom.brokers.rabbitmq.consuming import RabbitSubscription
@@ -23,10 +23,10 @@ from carom.brokers.rabbitmq.management import Management
 from carom.brokers.rabbitmq.publishing import Publishing
 from carom.brokers.rabbitmq.taking import Taker
 from carom.core.effects import PublishResult
-from carom.core.lint import QueueFacts, ServerFacts
+from carom.core.lint import Inventory, Needs, QueueFacts, ServerFacts
 from carom.core.message import Message
-from carom.core.topology import Topology
-from carom.errors import BrokerError, BrokerUnavailable, ConfigurationError
+from carom.core.topology import Binding, Topology
+from carom.errors import BrokerError, BrokerUnavailable, NotPermitted
 from carom.ports import (
     BrokerEvent,
     Clock,
@@ -35,6 +35,7 @@ from carom.ports import (
     ConsumerEnded,
     Delivery,
     Depth,
+    Location,
     Mode,
     Report,
 )
@@ -46,7 +47,7 @@ ALARM_S = 1.0
 class RabbitBroker:
     """Implements `carom.ports.Broker` on a RabbitMQ from 3.10 on."""
 
-    def __init__(self, url: str | Callable[[], str], clock: Clock, report: Report | None = None) -> None:
+    def __init__(self, url: Location, clock: Clock, report: Report | None = None) -> None:
         """Connect to nothing yet. A callable is asked for the URL at every connect, for credentials that rotate."""
         self._url = url
         first = self._address()
@@ -103,13 +104,16 @@ class RabbitBroker:
 
         Raises TopologyMismatch, Unsupported, NotPermitted or BrokerError.
         """
+        if mode == "ignore":
+            return
         async with self._questions() as questions:
-            if mode != "ignore":
-                versions.check(topology, self.server_version)
+            management = Management(self._address())
+            for version in dict.fromkeys((self.server_version, *await management.versions())):
+                versions.check(topology, version)
             if mode == "apply":
                 await declaring.apply(questions, topology)
-            elif mode == "verify":
-                await declaring.verify(questions, topology, await Management(self._address()).bindings())
+            else:
+                await declaring.verify(questions, topology, await management.bindings())
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[PublishResult]:
         """Publish, mandatory and confirmed."""
@@ -144,15 +148,42 @@ class RabbitBroker:
                 found[queue] = None if counted is None else Depth(counted[0], None, counted[1])
         return found
 
-    async def inspect(self, queues: Sequence[str]) -> ServerFacts:
+    async def inspect(self, queues: Sequence[str], needs: Needs) -> ServerFacts:
         """Return what the server says of itself, over AMQP, and over its management API where that is known."""
         management = Management(self._address())
         answers = await management.answers()
         found: dict[str, QueueFacts | None] = {}
-        for queue, depth in (await self.depths(queues)).items():
+        for queue in queues:
+            depth = await self._visible_depth(queue)
             policy = await management.queue_policy(queue) if answers and depth is not None else None
             found[queue] = None if depth is None else QueueFacts(depth.ready, depth.consumers, policy)
-        return ServerFacts(self.server_version, await self._alarm(), answers, found)
+        alarm = await self._alarm()
+        denied = None if alarm else await self._denied(needs)  # under an alarm nothing that publishes is answered
+        return ServerFacts(self.server_version, alarm, answers, found, denied, await management.versions())
+
+    async def observe(self) -> Inventory:
+        """Return everything in the vhost, from the management API."""
+        return await Management(self._address()).observe()
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+        async with self._questions() as questions:
+            await changing.unbind(questions, binding)
+
+    async def remove_queue(self, queue: str) -> None:
+        """Remove a queue, whatever is in it."""
+        async with self._questions() as questions:
+            await changing.remove_queue(questions, queue)
+
+    async def remove_exchange(self, exchange: str) -> bool:
+        """Remove an exchange to which nothing is bound; tell whether it is gone."""
+        async with self._questions() as questions:
+            return await changing.remove_exchange(questions, exchange)
+
+    async def held(self, queues: Iterable[str]) -> dict[str, int | None]:
+        """Return how many messages queues hold, ready or in somebody's hands, some seconds ago."""
+        management = Management(self._address())
+        return {queue: await management.held(queue) for queue in queues}
 
     def drop_connections(self) -> None:
         """Cut both connections as a failing network would, for tests; they are restored."""
@@ -160,6 +191,22 @@ class RabbitBroker:
             link.drop("cut by a test")
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    async def _visible_depth(self, queue: str) -> Depth | None:
+        try:
+            return (await self.depths([queue]))[queue]
+        except NotPermitted:  # since 4.3 a queue is not shown to who may do nothing with it
+            return None
+
+    async def _denied(self, needs: Needs) -> Needs:
+        questions = Questions(await self._out.wait())
+        try:
+            return Needs(
+                await permissions.unwritable(questions, needs.writes),
+                await permissions.unreadable(questions, needs.reads),
+            )
+        finally:
+            questions.close()
 
     async def _alarm(self) -> str:
         """Publish to nowhere: a broker that is short of something says so, and only then, when it is published to."""
@@ -171,14 +218,12 @@ class RabbitBroker:
 
     def _address(self) -> Address:
         if not callable(self._url):
-            return parse(self._url)
+            return read(self._url)
         try:
             url = self._url()
         except Exception as error:  # somebody else's code: whatever it raises, the next try asks again
             raise BrokerUnavailable(f"the broker's URL cannot be had: {type(error).__name__}: {error}") from error
-        if not isinstance(url, str):
-            raise ConfigurationError(f"what gives the broker's URL gave a {type(url).__name__} instead of a string")
-        return parse(url)
+        return read(url)
 
     @asynccontextmanager
     async def _questions(self) -> AsyncIterator[Questions]:

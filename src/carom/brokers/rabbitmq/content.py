@@ -125,7 +125,12 @@ def _write_table(into: bytearray, table: Mapping[str, object], depth: int) -> No
     into += b"\0\0\0\0"
     for key, value in table.items():
         into += _name(key)
-        _write(into, value, depth)
+        if type(value) is str:  # nearly every header is: it saves two calls
+            data = _data(value)
+            into += _TAGGED_U32.pack(b"S", len(data))
+            into += data
+        else:
+            _write(into, value, depth)
     _U32.pack_into(into, place, len(into) - place - 4)
 
 
@@ -306,9 +311,24 @@ def _read_table(data: bytes, at: int, depth: int) -> tuple[dict[str, object], in
     end = at + _U32.unpack_from(data, at - 4)[0]
     table: dict[str, object] = {}
     while at < end:
-        key, at = _read_short(data, at)
-        table[key], at = _read(data, at, depth)
+        start = at + 1
+        at = start + data[at]
+        key = _key(data[start:at])
+        if data[at] == _STRING:  # nearly every header is: it saves three calls
+            start = at + 5
+            at = start + _U32.unpack_from(data, at + 1)[0]
+            table[key] = _text(data[start:at])
+        else:
+            table[key], at = _read(data, at, depth)
+    if at > len(data):
+        raise IndexError
     return table, at
+
+
+@lru_cache(maxsize=1024)
+def _key(data: bytes) -> str:
+    """Return the name of a header, which is one of a few."""
+    return _text(data)
 
 
 def _read(data: bytes, at: int, depth: int) -> tuple[object, int]:

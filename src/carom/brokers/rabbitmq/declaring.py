@@ -31,9 +31,14 @@ class Questions:
 
     async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Ask one. Raises ChannelClosed, with which the server says no."""
+        rpc = await self.rpc()
+        return await rpc.ask(getattr(rpc.channel, method), *arguments, **options)
+
+    async def rpc(self) -> Rpc:
+        """Return the channel, or a new one."""
         if self._rpc is None or not self._rpc.channel.is_open:
             self._rpc = Rpc(await open_channel(self._connection))
-        return await self._rpc.ask(getattr(self._rpc.channel, method), *arguments, **options)
+        return self._rpc
 
     def close(self) -> None:
         """Ask no more."""

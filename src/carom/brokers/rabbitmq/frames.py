@@ -1,9 +1,11 @@
 """The client library's connection, with its frames read and written in fewer steps.
 
-The library cuts every frame off the front of its buffer, which copies the rest each time; it decodes each content
-header with a decoder that can fail (see `content`); it reads at most four kilobytes at a time; and it sends each
-frame with a system call of its own, three of them for a message. Here a buffer is read in one pass, content headers
-stay bytes, and what is written in one turn of the loop is sent together. The protocol remains the library's own.
+The library cuts every frame off the front of its buffer, which copies the rest each time; it looks for whoever waits
+for a delivery, its header and its body one by one before it puts them together; it decodes each content header with
+a decoder that can fail (see `content`); it reads at most four kilobytes at a time; and it sends each frame with a
+system call of its own, three of them for a message. Here a buffer is read in one pass, a delivery that is there as a
+whole goes to its channel in one step, content headers stay bytes, and what is written in one turn of the loop is sent
+together. The protocol remains the library's own: whatever is not as usual takes its way.
 
 Rule: what arrives is either a whole frame, handed on in its order, or stays in the buffer; what is written goes out
 in the order it was written, before the turn is over or, when there is much of it, sooner.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from functools import lru_cache
 
 from pika import exceptions, frame, spec
 from pika.adapters.asyncio_connection import AsyncioConnection
@@ -26,6 +29,8 @@ _PROTOCOL = b"AMQP"
 _END = bytes([spec.FRAME_END])
 _BASIC = spec.BasicProperties.INDEX
 _PUBLISH = _METHOD.pack(spec.Basic.Publish.INDEX)
+_DELIVER = _METHOD.pack(spec.Basic.Deliver.INDEX)
+_TAG = struct.Struct(">QB")
 _MANDATORY = b"\x01"
 _ADDRESSES_KEPT = 1024
 _SHORT = 255
@@ -128,11 +133,82 @@ class Connection(AsyncioConnection):  # type: ignore[misc]  # the library has no
             if buffer[end] != spec.FRAME_END:
                 raise exceptions.InvalidFrameError("a frame does not end where it says")
             at = end + 1
-            self._process_frame(_frame(kind, channel, buffer, start, end))
+            is_delivery = kind == spec.FRAME_METHOD and buffer.startswith(_DELIVER, start)
+            if is_delivery and (after := self._deliver(channel, buffer, start, at)):
+                at = after
+            else:
+                self._process_frame(_frame(kind, channel, buffer, start, end))
             if self.is_closed:
                 return
         self._frame_buffer = buffer[at:]
         self.bytes_received += at
+
+    def _deliver(self, channel: int, buffer: bytes, start: int, at: int) -> int:
+        """Hand a delivery on when its header and its body, in one frame, follow; return where it ends, or 0."""
+        receiver = self._channels.get(channel)
+        header = at + _HEAD.size
+        if receiver is None or len(buffer) < header + _CONTENT.size:
+            return 0
+        if receiver._content_assembler._body_fragments:  # noqa: SLF001 - the library is in the middle of a message
+            return 0
+        kind, header_channel, length = _HEAD.unpack_from(buffer, at)
+        header_end = header + length
+        body_size = _CONTENT.unpack_from(buffer, header)[2]
+        body = header_end + 1 + _HEAD.size
+        body_end = body + body_size
+        if (
+            (kind, header_channel) != (spec.FRAME_HEADER, channel)
+            or length < _CONTENT.size
+            or not 0 < body_size <= self._frame_limit
+            or body_end >= len(buffer)
+            or buffer[header_end] != spec.FRAME_END
+            or buffer[body_end] != spec.FRAME_END
+            or _HEAD.unpack_from(buffer, header_end + 1) != (spec.FRAME_BODY, channel, body_size)
+        ):
+            return 0
+        method = _delivery(buffer, start, at - 1)
+        if method is None:
+            return 0
+        delivered = _Delivered(method, buffer[header + _CONTENT.size : header_end])
+        self.frames_received += 3
+        receiver._on_deliver(delivered, delivered, buffer[body:body_end])  # noqa: SLF001 - what the library does last
+        return int(body_end) + 1
+
+
+class _Delivered:
+    """What the library keeps in two frames: the method and the property list of a delivery."""
+
+    __slots__ = ("method", "properties")
+
+    def __init__(self, method: spec.Basic.Deliver, properties: bytes) -> None:
+        self.method = method
+        self.properties = properties
+
+
+def _delivery(buffer: bytes, start: int, end: int) -> spec.Basic.Deliver | None:
+    """Read the method; None when it is not exactly as long as its frame."""
+    consumer_tag, at = _name(buffer, start + _METHOD.size)
+    if at + _TAG.size >= end:
+        return None
+    delivery_tag, redelivered = _TAG.unpack_from(buffer, at)
+    exchange, at = _name(buffer, at + _TAG.size)
+    if at >= end:
+        return None
+    routing_key, at = _name(buffer, at)
+    if at != end:
+        return None
+    return spec.Basic.Deliver(consumer_tag, delivery_tag, bool(redelivered & 1), exchange, routing_key)
+
+
+def _name(buffer: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + buffer[at]
+    return _text(buffer[at + 1 : end]), end
+
+
+@lru_cache(maxsize=1024)
+def _text(data: bytes) -> str:
+    """Return a tag, an exchange or a key, which most deliveries share with others."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _short(text: str) -> bytes:

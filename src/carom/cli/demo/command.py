@@ -62,7 +62,7 @@ def demo(out: Output, *, broker: str | None, fast: bool, keep: bool) -> int:
     wrong = problems(found, evidence)
     _report(out, board, found, wrong, seconds)
     if keep or broker is not None:
-        out.say(f"The broker: {redacted(url)}")
+        out.say(f"The broker, on which the queues {play.app.namespace}.* stay: {redacted(url)}")
     return FAILED if wrong else OK
 
 

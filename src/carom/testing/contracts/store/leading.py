@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from carom.core.relaying import Parked, Sent
+from carom.ports import Lease
 from carom.testing.contracts.store.stage import TTL_MS, StoreStage
 
 
@@ -57,7 +58,9 @@ class Leading(StoreStage):
         await self.emit(store, "a", "b")
         a, b = await store.claim(2, [])
         await self.wait(100)
-        self.lease = await store.lead("two", TTL_MS)  # type: ignore[assignment]  # it leads, or the next lines fail
+        lease = await store.lead("two", TTL_MS)
+        assert lease is not None
+        self.lease: Lease = lease
         assert not await store.mark(old, [Sent(a.seq), Parked(b.seq, "no")])
         assert await self.claimed(store) == ["a", "b"]
         await self.mark(store, Sent(a.seq))

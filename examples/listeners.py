@@ -1,8 +1,8 @@
 """A shop: what an app on Carom looks like, from the payload to the middleware.
 
-    carom topology show shop:app                                        # what will exist on the broker
-    carom run shop:app                                                  # the worker
-    carom publish order.placed '{"id": 7, "customer": "ada", "total": 12.5}' --app shop:app
+    carom topology show listeners:app                                      # what will exist on the broker
+    carom run listeners:app                                                # the worker
+    carom publish order.placed '{"id": 7, "customer": "ada", "total": 12.5}' --app listeners:app
 
 Rule: an example is run by a test; what it shows is so.
 """

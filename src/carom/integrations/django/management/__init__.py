@@ -1,0 +1,4 @@
+"""Commands of ``manage.py``.
+
+Rule: Django looks for them here, by the names of the modules.
+"""
