@@ -41,7 +41,9 @@ class Insertion:
     def __post_init__(self) -> None:
         """Write the statements."""
         into = f"INSERT INTO {self.names.outbox} ({', '.join(COLUMNS)}, wait_until{self._created})"
-        row = ", ".join(f":{name}" for name in COLUMNS)
+        # aiomysql fails on bytes with the latest PyMySQL.
+        body = "UNHEX(:body)" if self._in_hex else ":body"
+        row = ", ".join(body if name == "body" else f":{name}" for name in COLUMNS)
         due = f"COALESCE({self.dialect.moment(':at_ms')}, {self.dialect.later(':wait_ms')})"
         created = f", {self.dialect.now}" if self._created else ""
         object.__setattr__(self, "one", f"{into} VALUES ({row}, {due}{created})")
@@ -54,6 +56,10 @@ class Insertion:
         object.__setattr__(self, "many", many)
         object.__setattr__(self, "one_clause", text(self.one))
         object.__setattr__(self, "many_clause", text(many))
+
+    @property
+    def _in_hex(self) -> bool:
+        return self.dialect.name == "mysql"
 
     @property
     def _created(self) -> str:
@@ -72,7 +78,9 @@ class Insertion:
         """Return what is to be run to write entries. Raises ConfigurationError for what cannot be kept."""
         found = [values(entry) for entry in entries]
         if len(found) == 1 or not self.many:
-            clock = self.dialect.given()
-            return [(False, [dict(zip(FIELDS, row, strict=True), **clock) for row in found])]
+            rows = [dict(zip(FIELDS, row, strict=True), **self.dialect.given()) for row in found]
+            if self._in_hex:
+                rows = [{**row, "body": entry.message.body.hex()} for row, entry in zip(rows, entries, strict=True)]
+            return [(False, rows)]
         chunks = (found[start : start + CHUNK] for start in range(0, len(found), CHUNK))
         return [(True, dict(zip(FIELDS, map(list, zip(*chunk, strict=True)), strict=True))) for chunk in chunks]

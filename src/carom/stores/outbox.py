@@ -24,6 +24,7 @@ _LOOKED_AT = 1_000
 
 READY = "sent_at IS NULL AND parked_at IS NULL AND wait_until IS NULL"
 WAITING = "wait_until IS NOT NULL AND sent_at IS NULL AND parked_at IS NULL"
+_UNREADABLE = (ValueError, TypeError, ArithmeticError)
 _STATES: dict[State, str] = {
     "ready": READY,
     "later": f"{WAITING} AND attempts = 0",
@@ -41,6 +42,7 @@ class SqlOutbox:
         self._place = place
         self._outbox = place.names.outbox
         self._claiming = Claiming(place)
+        self._has_lease = False
         self._marking = marking(place)
 
     # --- leading
@@ -60,11 +62,11 @@ class SqlOutbox:
             )
             epoch = (await self._place.run("leading", sql, given)).scalar()
             return None if epoch is None else Lease(holder, epoch)
+        if not self._has_lease:
+            into = f"{lease} (name, holder, epoch, expires_at)"
+            made = dialect.insert(into, f"VALUES (:name, '', 0, {dialect.moment('0')})")
+            await self._place.run("leading", made, {"name": RELAY})
         async with self._place.transaction("leading") as connection:
-            made = dialect.insert(
-                f"{lease} (name, holder, epoch, expires_at)", f"VALUES (:name, '', 0, {dialect.moment('0')})"
-            )
-            await self._place.execute(connection, made, {"name": RELAY})
             taken = (
                 f"UPDATE {lease} SET epoch = CASE WHEN holder = :holder THEN epoch ELSE epoch + 1 END, "
                 f"holder = :holder, expires_at = {dialect.later(':ttl')} "
@@ -73,6 +75,7 @@ class SqlOutbox:
             await self._place.execute(connection, taken, given)
             held = f"SELECT epoch FROM {lease} WHERE name = :name AND holder = :holder"
             found = (await self._place.execute(connection, held, {"name": RELAY, "holder": holder})).scalar()
+        self._has_lease = found is not None
         return None if found is None else Lease(holder, found)
 
     async def resign(self, lease: Lease) -> None:
@@ -105,7 +108,7 @@ class SqlOutbox:
         found = await self._claiming(limit, without)
         try:
             return [row(one) for one in found]
-        except (ValueError, TypeError):
+        except _UNREADABLE:
             return [_row(one) for one in found]
 
     def _claimed(self) -> int:
@@ -207,7 +210,7 @@ def _row(found: Sequence[Any]) -> Row:
     """Return what a relay takes; of what somebody else wrote and nobody can read, what there is and why."""
     try:
         return row(found)
-    except (ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         seq, identity, exchange, routing_key, *_, ordering_key, attempts = found
         message = Message(id=identity, exchange=exchange, routing_key=routing_key)
         return Row(seq, message, ordering_key, attempts, f"its properties or headers cannot be read: {error}")

@@ -133,7 +133,7 @@ def _loads(text: str) -> Any:
 
 
 def _written(value: object, depth: int) -> object:
-    if depth > DEPTH_LIMIT:
+    if depth > DEPTH_LIMIT + 1:  # what is in the innermost list
         raise ValueError(f"they are nested more than {DEPTH_LIMIT} deep")
     for kind, write in _WRITERS:
         if isinstance(value, kind):

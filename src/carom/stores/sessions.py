@@ -95,7 +95,7 @@ def _connection(session: Session, writer: Writer) -> Connection:
     except UnboundExecutionError as error:
         raise ConfigurationError(
             "this session has several databases and none for Carom's tables: bind the outbox too, "
-            "as in Session(binds={carom_tables.outbox: engine, ...})"
+            "as in Session(binds={store.tables.outbox: engine, ...})"
         ) from error
 
 

@@ -33,8 +33,9 @@ class SqlStore(SqlOutbox, SqlInbox):
         SqlInbox.__init__(self, place)
         self._watching = Watching(place, self._claimed)
         self._insertion = Insertion(place.dialect, place.names)
-        outbox = make_tables(MetaData(), database.schema, database.prefix).outbox
-        self._writer = sessions.Writer(self._insertion, outbox, self._watching.committed)
+        self.tables = make_tables(MetaData(), database.schema, database.prefix)
+        """The tables, for a session that chooses its database by them."""
+        self._writer = sessions.Writer(self._insertion, self.tables.outbox, self._watching.committed)
 
     @property
     def engines(self) -> Engines:

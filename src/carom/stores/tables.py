@@ -101,7 +101,7 @@ def _outbox(metadata: MetaData, schema: str | None, prefix: str) -> Table:
         Column("wait_until", _moment()),
         Column("ready_at", _moment()),
         Column("attempts", Integer(), nullable=False, server_default=text("0")),
-        Column("last_error", Text(), nullable=True),
+        Column("last_error", _long_text()),
         Column("created_at", _moment(), nullable=False, server_default=Now()),
         Column("sent_at", _moment()),
         Column("parked_at", _moment()),

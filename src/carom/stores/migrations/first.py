@@ -56,7 +56,7 @@ def _tables(names: Names, sequence: str, number: str, moment: str, name: str, te
   wait_until {moment},
   ready_at {moment},
   attempts integer DEFAULT 0 NOT NULL,
-  last_error text,
+  last_error {text},
   created_at {moment} DEFAULT ({names.dialect.now}) NOT NULL,
   sent_at {moment},
   parked_at {moment}

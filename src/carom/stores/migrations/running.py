@@ -102,19 +102,22 @@ async def _make_schema(place: Place, connection: AsyncConnection) -> None:
 @asynccontextmanager
 async def _alone(place: Place) -> AsyncIterator[AsyncConnection]:
     """Begin a transaction in which nobody else upgrades."""
-    async with place.engines.asynchronous.begin() as connection:
+    async with place.engines.asynchronous.connect() as connection:
         if place.dialect.name == "postgresql":
             await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
         if place.dialect.name == "sqlite":
             raw = (await connection.get_raw_connection()).driver_connection
+            await connection.run_sync(lambda plain: plain.get_transaction() or plain.begin())
             if raw is not None and not raw.in_transaction:  # an engine of the user's that begins when it pleases
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
         if place.dialect.name != "mysql":
             yield connection
+            await connection.commit()
             return
         name = f"carom.{place.names.schema or ''}.{place.names.prefix}"[:64]
         await connection.exec_driver_sql(f"SELECT GET_LOCK('{name}', {_LOCK_SECONDS})")
         try:
             yield connection
+            await connection.commit()  # whoever gets the lock next is to see the version
         finally:
             await connection.exec_driver_sql(f"SELECT RELEASE_LOCK('{name}')")
