@@ -43,7 +43,6 @@ MAY_BE_SMALL = {
     "src/carom/integrations/django/migrations": "Django looks for migrations there",
     "src/carom/brokers": "the adapter for RabbitMQ joins the embedded broker",
     "src/carom/observers": "metrics and traces join the log",
-    "src/carom/layouts": "the layouts of other systems join these",
 }
 
 

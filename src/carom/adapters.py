@@ -14,7 +14,7 @@ from carom.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from carom.ports import Broker, Clock, Database, Location, Observer, Report, Store
+    from carom.ports import Broker, Clock, Database, Location, Observable, Observer, Report, Store
 
 _BROKERS = {
     "embedded": "carom.brokers.embedded",
@@ -31,6 +31,11 @@ def broker(url: Location, clock: Clock, report: Report) -> Broker:
         known = ", ".join(f"{name}://" for name in _BROKERS)
         raise ConfigurationError(f"no broker answers to {scheme or url!r}; this version knows {known}")
     return cast("Broker", import_module(module).connect(url, clock, report))
+
+
+def management(url: str) -> Observable:
+    """Return the server behind the management API of this URL, to be looked at."""
+    return cast("Observable", import_module("carom.brokers.rabbitmq").management_api(url))
 
 
 def store(database: Database, now_ms: Callable[[], int] | None = None) -> Store:

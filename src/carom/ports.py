@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from carom.core.durations import Duration
     from carom.core.effects import PublishResult
-    from carom.core.lint import Needs, ServerFacts
+    from carom.core.lint import Inventory, Needs, ServerFacts
     from carom.core.message import Message
     from carom.core.relaying import Backlog, Entry, Held, Mark, Patience, Row, State
-    from carom.core.topology import Topology
+    from carom.core.topology import Binding, Topology
 
 Location: TypeAlias = str | Sequence[str] | Callable[[], str | Sequence[str]]
 """Where a broker is: a URL, the URLs of a cluster's hosts, or what gives either whenever it is asked."""
@@ -73,6 +73,9 @@ class Delivery(Protocol):
 
     def refuse(self) -> None:
         """Let the broker make it a dead letter."""
+
+    def fail(self) -> None:
+        """Put it back into its queue as a failed attempt; a queue that delays by itself counts it and makes it wait."""
 
 
 class Subscription(Protocol):
@@ -139,6 +142,31 @@ class Inspectable(Protocol):
 
     async def inspect(self, queues: Sequence[str], needs: Needs) -> ServerFacts:
         """Return what the server says of itself, of these queues, and of what this user may do."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """A server that can be asked for everything in it."""
+
+    async def observe(self) -> Inventory:
+        """Return exchanges, queues, bindings and policies. Raises ConfigurationError where nobody can be asked."""
+
+
+@runtime_checkable
+class Changeable(Observable, Protocol):
+    """A broker from which things can be taken away. What is gone already is no error."""
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+
+    async def remove_queue(self, queue: str) -> None:
+        """Remove a queue, whatever is in it: whoever asks has made sure that nothing is."""
+
+    async def remove_exchange(self, exchange: str) -> bool:
+        """Remove an exchange to which nothing is bound; tell whether it is gone."""
+
+    async def held(self, queues: Iterable[str]) -> dict[str, int | None]:
+        """Return how many messages queues hold, in whose hands ever, as it was some seconds ago; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

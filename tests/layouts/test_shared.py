@@ -12,7 +12,19 @@ from carom.core.settlement import Plan
 from carom.core.topology import Binding, Exchange, Queue, at_least_once, problems, quorum, union
 from carom.core.wire import Address
 from carom.errors import ConfigurationError, TopologyError
-from carom.layouts import PerQueue, Shared, layout
+from carom.layouts import (
+    Binary,
+    Choice,
+    Chosen,
+    GoQueue,
+    Native,
+    PerQueue,
+    Shared,
+    as_auto,
+    chosen,
+    layout,
+    sampled,
+)
 from carom.layouts.shared import DELIVERY_LIMIT, LADDER_MS, UNLIMITED
 
 CHARGE = Plan("billing.charge", ("order.created", "order.paid"), RetryPolicy.delays(2, 5))
@@ -212,8 +224,23 @@ def test_a_layout_is_a_value():
     assert Shared(plans=EVERY) != Shared("other", plans=EVERY)
 
 
-def test_a_layout_is_chosen_by_its_name():
+def test_a_layout_is_chosen_by_its_name_or_is_one_with_its_switches():
     assert layout("shared", "ns", "shop", EVERY) == Shared("ns", "shop", EVERY)
     assert layout("per_queue", "ns", "shop", EVERY) == PerQueue("ns", "shop", EVERY)
-    with pytest.raises(ConfigurationError, match="no layout is called 'sharde': choose per_queue or shared"):
+    assert as_auto(Choice("native", "")) == Chosen("auto", Native)
+    own = Chosen("ours", Shared)
+    assert chosen(own) is own
+    assert layout(own, "ns", "shop", EVERY) == Shared("ns", "shop", EVERY)
+
+
+def test_a_layout_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(ConfigurationError, match=r"no layout is called 'sharde': choose one of .*goqueue, kbairak"):
         layout("sharde", "ns", "shop", EVERY)
+
+
+def test_the_places_that_are_published_to_can_be_counted_where_delays_cannot():
+    assert sampled(Shared(plans=EVERY), "audit") == (2_000, 5_000, 60_000)
+    any_delay = Binary(plans=EVERY)
+    levels = {any_delay.delay_address("audit", delay).exchange for delay in sampled(any_delay, "audit")}
+    assert levels == {f"carom.level.{level:02}" for level in range(28)}
+    assert len(sampled(GoQueue(plans=EVERY), "audit")) < 64

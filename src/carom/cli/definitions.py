@@ -68,6 +68,46 @@ def read(value: Mapping[str, Any]) -> Topology:
     )
 
 
+def exported(topology: Topology, vhost: str) -> dict[str, Any]:
+    """Return a topology as definitions that RabbitMQ imports into a vhost."""
+    return {
+        "vhosts": [{"name": vhost}],
+        "exchanges": [
+            {
+                "name": one.name,
+                "vhost": vhost,
+                "type": one.kind,
+                "durable": one.durable,
+                "auto_delete": False,
+                "internal": one.internal,
+                "arguments": {} if one.alternate is None else {"alternate-exchange": one.alternate},
+            }
+            for one in topology.exchanges
+        ],
+        "queues": [
+            {
+                "name": one.name,
+                "vhost": vhost,
+                "durable": one.durable,
+                "auto_delete": False,
+                "arguments": dict(one.arguments),
+            }
+            for one in topology.queues
+        ],
+        "bindings": [
+            {
+                "source": one.source,
+                "vhost": vhost,
+                "destination": one.target,
+                "destination_type": one.to,
+                "routing_key": one.key,
+                "arguments": dict(one.arguments),
+            }
+            for one in topology.bindings
+        ],
+    }
+
+
 def listener_written(listener: Listener) -> dict[str, Any]:
     """Return how a listener runs, as JSON values."""
     return {

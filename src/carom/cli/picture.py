@@ -17,6 +17,7 @@ from carom.core.routing import NO_HEADERS, router
 from carom.core.settlement import Layout
 from carom.core.topology import DEFAULT_EXCHANGE, Exchange, Queue, Topology
 from carom.core.wire import Address
+from carom.layouts import sampled
 from carom.runtime.app import App
 from carom.runtime.listener import Listener
 
@@ -65,7 +66,7 @@ def _used(listener: Listener, layout: Layout) -> list[int]:
     """Return the delays of the layout that this listener's policy can ask for."""
     policy, there = listener.plan.retry, layout.delays(listener.queue)
     if policy.open_ended:
-        return list(there)
+        return list(sampled(layout, listener.queue))
     wanted = [delay for delay in policy.possible_delays() if delay > 0]
     return sorted({there[min(bisect_left(there, delay), len(there) - 1)] for delay in wanted}) if there else []
 

@@ -6,12 +6,13 @@ Rule: a decoder is built once, when a handler is declared; what it cannot read i
 from __future__ import annotations
 
 from carom.codecs.json import Json
+from carom.codecs.nippy import Nippy
 from carom.codecs.raw import Raw
 from carom.codecs.registry import Codec, Decoder, Registry
 
-__all__ = ["Codec", "Decoder", "Json", "Raw", "Registry", "standard"]
+__all__ = ["Codec", "Decoder", "Json", "Nippy", "Raw", "Registry", "standard"]
 
 
 def standard() -> Registry:
-    """Return the codecs every app has: JSON by default, bytes as they are."""
-    return Registry((Json(), Raw()))
+    """Return the codecs every app has: JSON by default, bytes as they are, and reading what Clojure froze."""
+    return Registry((Json(), Raw(), Nippy()))

@@ -34,7 +34,12 @@ class Refuse:
     """The broker itself makes the delivery a dead letter, through the queue's dead letter exchange."""
 
 
-Settling: TypeAlias = Ack | HandBack | Refuse
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The delivery goes back as a failed attempt, which its queue counts and delays by itself (RabbitMQ from 4.3)."""
+
+
+Settling: TypeAlias = Ack | HandBack | Refuse | Fail
 Effect: TypeAlias = Publish | Settling
 
 

@@ -60,6 +60,12 @@ _COUNTED_BY_BROKER = "x-delivery-count"
 _TAKEN_BY_SOMEBODY = "x-acquired-count"
 
 
+class Int64(int):
+    """A header that is written as a 64-bit integer even where 32 bits would do; read back it is a plain number."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A message and where it is addressed. Immutable; make a changed one with `dataclasses.replace`.

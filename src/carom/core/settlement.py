@@ -10,16 +10,16 @@ Rule: every message ends done, discarded, waiting or dead; attempts and crashes 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from carom.core import wire
 from carom.core.classify import Classification, describe, worded
 from carom.core.durations import LONGEST_MS
 from carom.core.effects import Ack, Effect, HandBack, Publish, Refuse
 from carom.core.outcome import Discard, Done, Failed, Outcome, Reject, Retry
 from carom.core.retry import Delay, GiveUp, RetryPolicy
-from carom.core.wire import SUSPECT_CRASHES, Address, Arrival, Note
+from carom.core.wire import SUSPECT_CRASHES, Address, Arrival, Note, Wire
 
 if TYPE_CHECKING:
     from carom.core.message import Message
@@ -37,8 +37,12 @@ class Layout(Protocol):
     def topology(self) -> Topology:
         """Return everything that has to exist, validated."""
 
-    def delays(self, queue: str) -> tuple[int, ...]:
-        """Return the delays that exist for a queue in milliseconds, ascending."""
+    @property
+    def wire(self) -> Wire:
+        """Return how this system writes on its messages."""
+
+    def delays(self, queue: str) -> Sequence[int]:
+        """Return the delays that exist for a queue in milliseconds, ascending; be it a range."""
 
     def delay_address(self, queue: str, delay_ms: int) -> Address:
         """Return where to publish so that a message comes to the queue after one of its delays."""
@@ -121,7 +125,7 @@ def is_condemned(arrival: Arrival, plan: Plan) -> bool:
 
 def put_back(arrival: Arrival, layout: Layout) -> Settlement:
     """Return what puts a suspect back behind the others, without a return being counted and blamed on it."""
-    copy = wire.recounted(arrival, layout.suspect_address(arrival.queue))
+    copy = layout.wire.recounted(arrival, layout.suspect_address(arrival.queue))
     return HANDED_BACK if copy is None else Settlement((Publish(copy), Ack()), "handed back")
 
 
@@ -132,11 +136,14 @@ def admit(arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settl
         return _dead(arrival, layout, Note(moment.now_ms, moment.host, "crash-loop", error=reason))
     if arrival.wait_ms > 0:  # also when it came back uncounted: no handler has seen it, and it must not come early
         address, rest = _after(arrival.wait_ms, plan, layout)
-        return _published(wire.held(arrival, address, rest), "waiting", delay_ms=arrival.wait_ms - rest)
+        copy = layout.wire.held(arrival, address, rest)
+        return _kept(copy, "waiting", arrival, layout, moment, delay_ms=arrival.wait_ms - rest)
     if is_suspect(arrival) and (arrival.uncounted or not arrival.alone):
-        return _published(wire.recounted(arrival, layout.suspect_address(plan.queue)), "set apart")
+        copy = layout.wire.recounted(arrival, layout.suspect_address(plan.queue))
+        return _kept(copy, "set apart", arrival, layout, moment)
     if arrival.uncounted:
-        return _published(wire.recounted(arrival, layout.queue_address(plan.queue)), "recounted")
+        copy = layout.wire.recounted(arrival, layout.queue_address(plan.queue))
+        return _kept(copy, "recounted", arrival, layout, moment)
     return None
 
 
@@ -165,12 +172,13 @@ def postponed(message: Message, plan: Plan, layout: Layout, delay_ms: int) -> Me
     """
     address, rest = _after(delay_ms, plan, layout)
     arrival = Arrival(message, plan.queue, exchange=message.exchange, routing_key=message.routing_key)
-    return wire.held(arrival, address, rest)
+    return layout.wire.held(arrival, address, rest)
 
 
 def _failed(error: BaseException, arrival: Arrival, plan: Plan, layout: Layout, moment: Moment) -> Settlement:
-    decision = plan.retry.decide(arrival.attempt, error, moment.fraction)
-    classification = plan.retry.classify(error)
+    policy = arrival.retry or plan.retry
+    decision = policy.decide(arrival.attempt, error, moment.fraction)
+    classification = policy.classify(error)
     if isinstance(decision, GiveUp):
         note = _note(moment, decision.reason, error, decision.note)
         return _dead(arrival, layout, note, classification)
@@ -182,10 +190,11 @@ def _again(outcome: Retry, arrival: Arrival, plan: Plan, layout: Layout, moment:
     wish = Asked(_said(outcome.reason) or "the handler asked for another attempt")
     error = outcome.error or wish
     decision: Delay | GiveUp
-    if arrival.attempt >= plan.retry.attempts:
+    policy = arrival.retry or plan.retry
+    if arrival.attempt >= policy.attempts:
         decision = GiveUp("exhausted")
     elif outcome.after_ms is None:
-        decision = plan.retry.decide(arrival.attempt, wish, moment.fraction)
+        decision = policy.decide(arrival.attempt, wish, moment.fraction)
     else:
         decision = Delay(min(max(outcome.after_ms, 0), LONGEST_MS))
     if isinstance(decision, GiveUp):
@@ -198,13 +207,28 @@ def _again(outcome: Retry, arrival: Arrival, plan: Plan, layout: Layout, moment:
 def _retried(
     delay_ms: int, arrival: Arrival, plan: Plan, layout: Layout, note: Note, classification: str
 ) -> Settlement:
+    effect = layout.wire.returned(arrival, delay_ms)
+    if effect is not None:
+        told = {"classification": classification, "error_type": note.error_type, "error": note.error}
+        return Settlement((effect,), "retried", delay_ms, **told)
     address, rest = _after(delay_ms, plan, layout)
-    copy = wire.retried(arrival, address, note, rest)
+    copy = layout.wire.retried(arrival, address, note, rest)
+    if copy is None:
+        return _dead(arrival, layout, replace(note, reason="oversized"), classification)
     return _published(copy, "retried", note, classification, delay_ms=delay_ms)
 
 
+def _kept(
+    copy: Message | None, fate: Fate, arrival: Arrival, layout: Layout, moment: Moment, *, delay_ms: int = 0
+) -> Settlement:
+    """Return the settlement that publishes a copy of what no handler saw, or makes a dead letter of it."""
+    if copy is None:
+        return _dead(arrival, layout, Note(moment.now_ms, moment.host, "oversized"))
+    return _published(copy, fate, delay_ms=delay_ms)
+
+
 def _dead(arrival: Arrival, layout: Layout, note: Note, classification: str = "") -> Settlement:
-    copy = wire.dead(arrival, layout.dead_address(arrival.queue), note)
+    copy = layout.wire.dead(arrival, layout.dead_address(arrival.queue), note)
     return _published(copy, "dead", note, classification)
 
 

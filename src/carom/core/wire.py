@@ -1,4 +1,4 @@
-"""Carom's own wire: what a delivery says of itself, and the messages that follow from it.
+"""Wires: what a delivery says of itself, and the messages that follow from it. The functions here are Carom's own wire.
 
 Rule: a copy keeps body, ids, properties and foreign headers; the broker's history, an expiration and a user id
 stay behind; Carom's headers are written anew, never copied, so that nothing forged travels on.
@@ -7,11 +7,15 @@ stay behind; Carom's headers are written anew, never copied, so that nothing for
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from carom.core import message as wire
 from carom.core.durations import LONGEST_MS
 from carom.core.message import Headers, Message
-from carom.core.retry import ATTEMPTS_LIMIT
+from carom.core.retry import ATTEMPTS_LIMIT, RetryPolicy
+
+if TYPE_CHECKING:
+    from carom.core.effects import Settling
 
 SUSPECT_CRASHES = 2
 """From this many crashes on a message is a suspect, and waits to be handled alone."""
@@ -19,10 +23,11 @@ SUSPECT_CRASHES = 2
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a message is published to."""
+    """Where a message is published to; ``expires_ms`` is how long it waits there when the message itself has to say."""
 
     exchange: str
     routing_key: str
+    expires_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class Arrival:
     too long for one queue. ``uncounted`` says that the broker brought the message back without counting how often, so
     that Carom has to. ``alone`` says that it comes from the queue of the suspects, where a worker takes one at a time.
     ``deaths`` counts how often it was a dead letter that somebody put back.
+    ``retry`` is the policy that the message brought with it, where a wire lets it.
     """
 
     message: Message
@@ -48,6 +54,7 @@ class Arrival:
     uncounted: bool = False
     alone: bool = False
     deaths: int = 0
+    retry: RetryPolicy | None = None
 
     @property
     def ordinal(self) -> int:
@@ -65,6 +72,36 @@ class Note:
     error_type: str = ""
     error: str = ""
     trace: str = ""
+
+
+class Wire(Protocol):
+    """How one system writes on its messages. No message that came makes any of these raise."""
+
+    def read(
+        self, message: Message, queue: str, *, redelivered: bool = False, counts: bool = True, alone: bool = False
+    ) -> Arrival:
+        """Read a delivery to a queue's handler, whatever its headers and body hold."""
+
+    def seen(self, arrival: Arrival) -> Message:
+        """Return the message as its handler sees it: where it was first published, out of its envelope."""
+
+    def outgoing(self, message: Message) -> Message:
+        """Return a new message in this system's envelope and with its headers; ConfigurationError if it has no form."""
+
+    def returned(self, arrival: Arrival, delay_ms: int) -> Settling | None:
+        """Return how the broker itself makes a failed delivery wait so long; None when a copy is published."""
+
+    def retried(self, arrival: Arrival, to: Address, note: Note, wait_ms: int = 0) -> Message | None:
+        """Return the copy that is the next attempt, or None when its headers could not travel."""
+
+    def held(self, arrival: Arrival, to: Address, wait_ms: int = 0) -> Message | None:
+        """Return the copy that goes on waiting: nothing happened, no attempt is counted."""
+
+    def recounted(self, arrival: Arrival, to: Address) -> Message | None:
+        """Return the copy that carries its crash count."""
+
+    def dead(self, arrival: Arrival, to: Address, note: Note) -> Message | None:
+        """Return the dead letter, with its reason; None only where the broker itself makes dead letters."""
 
 
 def read(
@@ -104,8 +141,8 @@ def read(
         exchange=wire.name(headers.get(wire.EXCHANGE)),
         routing_key=wire.name(headers.get(wire.KEY)),
         returned=returns > 0,
-        wait_ms=min(_span(headers.get(wire.WAIT)), LONGEST_MS),
-        first_failed_at=_span(headers.get(wire.FIRST_FAILED_AT)),
+        wait_ms=min(span(headers.get(wire.WAIT)), LONGEST_MS),
+        first_failed_at=span(headers.get(wire.FIRST_FAILED_AT)),
         uncounted=uncounted,
         alone=alone,
         deaths=wire.count(headers.get(wire.DEATHS), least=int(anew)),
@@ -133,32 +170,42 @@ def seen(arrival: Arrival) -> Message:
     return replace(message, exchange=arrival.exchange, routing_key=arrival.routing_key, headers=headers)
 
 
+def outgoing(message: Message) -> Message:
+    """Return a new message: as it is."""
+    return message
+
+
+def returned(arrival: Arrival, delay_ms: int) -> Settling | None:  # noqa: ARG001 - another wire decides by them
+    """Return nothing: on this wire every attempt is a copy, published and confirmed."""
+    return None
+
+
 def retried(arrival: Arrival, to: Address, note: Note, wait_ms: int = 0) -> Message | None:
     """Return the copy that is the next attempt, or None when its headers could not travel."""
-    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt + 1, **_failure(arrival, note)}
-    return _copy(arrival, to, _waiting(ours, wait_ms))
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt + 1, **failure(arrival, note)}
+    return copy(arrival, to, _waiting(ours, wait_ms))
 
 
 def held(arrival: Arrival, to: Address, wait_ms: int = 0) -> Message | None:
     """Return the copy that goes on waiting: nothing happened, no attempt is counted."""
-    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_kept(arrival.message.headers)}
-    return _copy(arrival, to, _waiting(ours, wait_ms))
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **kept(arrival.message.headers)}
+    return copy(arrival, to, _waiting(ours, wait_ms))
 
 
 def recounted(arrival: Arrival, to: Address) -> Message | None:
     """Return the copy that carries its crash count, where the broker does not count for itself."""
-    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_kept(arrival.message.headers)}
-    return _copy(arrival, to, {**ours, wire.CRASHES: arrival.crashes})
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **kept(arrival.message.headers)}
+    return copy(arrival, to, {**ours, wire.CRASHES: arrival.crashes})
 
 
 def dead(arrival: Arrival, to: Address, note: Note) -> Message | None:
     """Return the dead letter, with its reason, or None when its headers could not travel."""
-    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **_failure(arrival, note)}
+    ours = {**_origin(arrival), wire.ATTEMPT: arrival.attempt, **failure(arrival, note)}
     ours[wire.REASON] = wire.clip(note.reason, wire.NAME_LIMIT)
     ours[wire.DEATHS] = arrival.deaths + 1
     if arrival.crashes:
         ours[wire.CRASHES] = arrival.crashes
-    return _copy(arrival, to, ours)
+    return copy(arrival, to, ours)
 
 
 def _origin(arrival: Arrival) -> dict[str, object]:
@@ -172,7 +219,8 @@ def _origin(arrival: Arrival) -> dict[str, object]:
     return origin
 
 
-def _failure(arrival: Arrival, note: Note) -> dict[str, object]:
+def failure(arrival: Arrival, note: Note) -> dict[str, object]:
+    """Return what is written down about a failure, each part within its limit."""
     written = {
         wire.FIRST_FAILED_AT: arrival.first_failed_at or note.now_ms,
         wire.FAILED_AT: note.now_ms,
@@ -184,9 +232,9 @@ def _failure(arrival: Arrival, note: Note) -> dict[str, object]:
     return {key: value for key, value in written.items() if value != ""}
 
 
-def _kept(headers: Headers) -> dict[str, object]:
+def kept(headers: Headers) -> dict[str, object]:
     """Return what an earlier failure wrote, read with the same caution and caps as when it was written."""
-    times = {key: _span(headers.get(key)) for key in (wire.FIRST_FAILED_AT, wire.FAILED_AT)}
+    times = {key: span(headers.get(key)) for key in (wire.FIRST_FAILED_AT, wire.FAILED_AT)}
     limits = {
         wire.HOST: wire.NAME_LIMIT,
         wire.ERROR_TYPE: wire.ERROR_TYPE_LIMIT,
@@ -202,25 +250,35 @@ def _waiting(ours: dict[str, object], wait_ms: int) -> dict[str, object]:
     return {**ours, wire.WAIT: wait_ms} if wait_ms > 0 else ours
 
 
-def _copy(arrival: Arrival, to: Address, ours: dict[str, object]) -> Message | None:
+def copy(
+    arrival: Arrival, to: Address, ours: dict[str, object], theirs: Headers | None = None, *, trim: bool = False
+) -> Message | None:
+    """Return a copy with Carom's headers, and those of another system, written anew; None when they could not travel.
+
+    With ``trim`` there is always one: the heaviest of the user's headers stay behind.
+    """
     message = arrival.message
     foreign = wire.foreign(message.headers)
+    if theirs:
+        foreign.update(theirs)
     ancestors = wire.trail(message.headers)
     if ancestors:
         ours[wire.TRAIL] = list(ancestors)
     replay_of = wire.name(message.headers.get(wire.REPLAY_OF))
     if replay_of:
         ours[wire.REPLAY_OF] = replay_of
-    for expendable in (None, wire.ERROR_TRACE, wire.ERROR, wire.TRAIL):
+    heaviest = sorted(foreign, key=lambda name: -wire.weight(foreign[name])) if trim else ()
+    for expendable in (None, wire.ERROR_TRACE, wire.ERROR, wire.TRAIL, *heaviest):
         if expendable is not None:
             ours.pop(expendable, None)
+            foreign.pop(expendable, None)
         headers = {**foreign, **ours}
         if wire.weight(headers) <= wire.HEADERS_LIMIT:
             return replace(
                 message,
                 exchange=to.exchange,
                 routing_key=to.routing_key,
-                expiration="",
+                expiration=str(to.expires_ms) if to.expires_ms else "",
                 user_id="",
                 delivery_mode=2,
                 headers=headers,
@@ -228,7 +286,8 @@ def _copy(arrival: Arrival, to: Address, ours: dict[str, object]) -> Message | N
     return None
 
 
-def _span(value: object) -> int:
+def span(value: object) -> int:
+    """Read a time or a span in milliseconds defensively."""
     if isinstance(value, bool) or not isinstance(value, int):
         return 0
     return min(max(value, 0), _LATEST)

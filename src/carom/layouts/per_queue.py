@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from carom.core import wire
 from carom.core.durations import text
 from carom.core.settlement import Plan
 from carom.core.topology import DEFAULT_EXCHANGE, Binding, Exchange, Queue, Topology, at_least_once, quorum, validate
-from carom.core.wire import Address
+from carom.core.wire import Address, Wire
 from carom.layouts.shared import DELIVERY_LIMIT, UNLIMITED, distinct_delays
 
 
@@ -39,6 +40,11 @@ class PerQueue:
         """Work out the delays and the topology once."""
         object.__setattr__(self, "_delays", {plan.queue: distinct_delays((plan,)) for plan in self.plans})
         object.__setattr__(self, "topology", validate(self._topology()))
+
+    @property
+    def wire(self) -> Wire:
+        """Return Carom's own."""
+        return wire
 
     def delays(self, queue: str) -> tuple[int, ...]:
         """Return the delays of this queue, ascending."""

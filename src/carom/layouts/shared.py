@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from carom.core import wire
 from carom.core.durations import text
 from carom.core.settlement import Plan
 from carom.core.topology import Binding, Exchange, Queue, Topology, at_least_once, quorum, validate
-from carom.core.wire import Address
+from carom.core.wire import Address, Wire
 
 DELIVERY_LIMIT = 100
 """The broker's own bound on returns. Far above any `crash_limit`, because handing a message back on shutdown
@@ -49,6 +50,11 @@ class Shared:
         """Work out the delays and the topology once."""
         object.__setattr__(self, "_delays", distinct_delays(self.plans))
         object.__setattr__(self, "topology", validate(self._topology()))
+
+    @property
+    def wire(self) -> Wire:
+        """Return Carom's own."""
+        return wire
 
     def delays(self, queue: str) -> tuple[int, ...]:  # noqa: ARG002 - every queue of the namespace shares them
         """Return the delays that exist, ascending."""

@@ -23,11 +23,12 @@ from carom.core.retry import RetryPolicy
 from carom.core.settlement import Layout, Plan
 from carom.core.topology import Topology
 from carom.errors import ConfigurationError
-from carom.layouts import layout
+from carom.layouts import Choice, Chosen, as_auto, chosen
 from carom.ports import Broker, Clock, Database, Location, Mode, Observer, Store
 from carom.runtime import events, settings
 from carom.runtime.announcing import Announcing
 from carom.runtime.asking import Asking
+from carom.runtime.choosing import suited
 from carom.runtime.clock import RealClock
 from carom.runtime.consumer import Consumer
 from carom.runtime.gate import Gate
@@ -70,6 +71,7 @@ class App(Announcing):
     _housekeeping: Housekeeping | None = None
     _has_own_store = True
     _started = False
+    choice: Choice | None = None  # what layout="auto" came to at the last start, and why
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class App(Announcing):
         database: object = None,
         exchange: str = "events",
         namespace: str = "carom",
-        layout: str = "shared",
+        layout: str | Chosen = "shared",
         name: str = "app",
         retry: Delays = DEFAULT_RETRY,
         grace: Duration = "30s",
@@ -88,10 +90,10 @@ class App(Announcing):
     ) -> None:
         """Check what is given; connect to nothing.
 
-        ``database`` is a URL, an engine of SQLAlchemy's or a `Database`, which says more about it. ``retry`` is the
-        default for listeners, ``grace`` is how long running handlers may go on when the app stops, ``delays`` are
-        those that ``publish(delay=…)`` may use, ``topology`` is whether to declare what is missing, only to verify
-        it, or to ignore it.
+        ``database`` is a URL, an engine of SQLAlchemy's or a `Database`, which says more about it. ``layout`` is a name
+        or one of `carom.layouts` with its switches. ``retry`` is the default for listeners, ``grace`` is how long
+        running handlers may go on when the app stops, ``delays`` are those that ``publish(delay=…)`` may use,
+        ``topology`` is whether to declare what is missing, only to verify it, or to ignore it.
         """
         if topology not in _MODES:
             raise ConfigurationError(f"topology={topology!r} is not one of {', '.join(_MODES)}")
@@ -103,7 +105,8 @@ class App(Announcing):
         self.consumers: tuple[Consumer, ...] = ()
         self._address = settings.address(broker)
         self._database = settings.database(database)
-        self.layout_name = layout
+        self.chosen_layout: Chosen = chosen(layout)
+        self.layout_name: str = self.chosen_layout.name
         self._retry = retry
         self._grace_ms = milliseconds(grace)
         self._later = later_plan(namespace, tuple(delays))
@@ -118,7 +121,6 @@ class App(Announcing):
         self._asked_to_stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._ending = asyncio.Lock()
-        self._layout(())
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **options: Any) -> Self:
@@ -311,6 +313,9 @@ class App(Announcing):
             if self._database is not None:
                 await self.store.open(self._database.tables)
             await self._broker.open()
+            if self.layout_name == "auto":
+                self.choice = await suited(self._broker, self._plans(), self.in_layout, self._mode)
+                self.chosen_layout = as_auto(self.choice)
             await self._restore()
             if self._database is not None and (consume or relay is not False):
                 self._keep_outbox(self._broker, self._database, pace, relay=relay is not False)
@@ -384,11 +389,13 @@ class App(Announcing):
         return message if delay is None else delayed(message, delay, self._later, self.layout)
 
     async def _forward(self, message: Message) -> None:
-        await self._publisher.publish((message,))
+        await self._publisher.publish((self._publisher.wire.outgoing(message),))
 
     def _layout(self, plans: tuple[Plan, ...], name: str | None = None) -> Layout:
         own = () if self._later is None else (self._later,)
-        return layout(name or self.layout_name, self.namespace, self.exchange, (*plans, *own), self.name)
+        return (chosen(name) if name else self.chosen_layout).build(
+            self.namespace, self.exchange, (*plans, *own), self.name
+        )
 
     def _connect(self) -> Broker:
         if adapters.is_location(self._address):
@@ -418,9 +425,7 @@ class App(Announcing):
 
     def _make_publisher(self) -> Publisher:
         notify = self.tell if self._observers else None
-        publisher = Publisher(self.exchange, self.name, self._codecs, self._clock, notify)
-        publisher.outgoing = self._outgoing
-        return publisher
+        return Publisher(self.exchange, self.name, self._codecs, self._clock, notify, self.layout.wire, self._outgoing)
 
     async def _restore(self) -> None:
         if self._broker is not None:

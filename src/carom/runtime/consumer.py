@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import Any
 
-from carom.core import wire
 from carom.core.settlement import Layout, put_back
 from carom.core.wire import Arrival
 from carom.ports import Delivery
@@ -24,7 +23,7 @@ from carom.runtime.handling import Handling
 from carom.runtime.inbox import Taken
 from carom.runtime.intake import Intake
 from carom.runtime.listener import LINGER_MS, Listener
-from carom.runtime.settling import Settling
+from carom.runtime.settling import Settling, let_die
 from carom.runtime.surroundings import Surroundings
 
 CANCEL_MS = 1_000
@@ -43,6 +42,7 @@ class Consumer:
         self._settling = Settling(listener.queue, shared, shared.inbox if listener.idempotent else None)
         self._handling = Handling(listener, shared, self._settling)
         self._counts = _counts_returns(listener.queue, shared.layout)
+        self._wire = shared.layout.wire
         self._counts_suspects = _counts_returns(shared.layout.suspects, shared.layout)
         self._backlog: deque[Taken] = deque()
         self._suspects: deque[Taken] = deque()  # the one that waits to be alone
@@ -127,10 +127,10 @@ class Consumer:
     def _taken(self, delivery: Delivery, *, counts: bool, alone: bool = False) -> Taken | None:
         queue, again = self.listener.queue, delivery.redelivered
         try:
-            return delivery, wire.read(delivery.message, queue, redelivered=again, counts=counts, alone=alone)
+            return delivery, self._wire.read(delivery.message, queue, redelivered=again, counts=counts, alone=alone)
         except Exception:  # noqa: BLE001 - the last guard: logged, and the delivery is settled
             _log.exception("a delivery from %s could not be read and is refused", queue)
-            delivery.refuse()
+            let_die(delivery, self._shared.layout.topology)
             return None
 
     def _pump(self) -> None:
@@ -154,7 +154,7 @@ class Consumer:
     def _put_back(self, delivery: Delivery, arrival: Arrival) -> None:
         """Put a suspect that was not started back: a copy, because a return would be blamed on it."""
         settlement = put_back(arrival, self._shared.layout)
-        work = self._settling.conclude(delivery, arrival, wire.seen(arrival), settlement, time.perf_counter())
+        work = self._settling.conclude(delivery, arrival, self._wire.seen(arrival), settlement, time.perf_counter())
         self._shared.gate.enter()
         self._spawn(work)
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from carom.core import wire
 from carom.core.message import Message
 from carom.core.outcome import Outcome, Reject
 from carom.core.settlement import DONE, DUPLICATE, Moment, Settlement, admit, settle
@@ -43,6 +42,7 @@ class Handling:
         self._listener = listener
         self._plan = listener.plan
         self._shared = shared
+        self._wire = shared.layout.wire
         self._settling = settling
         self._attempts: set[Attempt] = set()
         self._interrupted = False
@@ -77,7 +77,7 @@ class Handling:
             if arrival.alone:  # were it to kill us at once, nothing that was settled must come back
                 await self._shared.settled()
             settlement = self._admit(arrival)
-            message = wire.seen(arrival)
+            message = self._wire.seen(arrival)
             if settlement is None and self._transactions is not None:
                 settlement = await self._in_transaction((delivery, arrival), message, self._transactions)
             elif settlement is None:
@@ -94,7 +94,7 @@ class Handling:
         """Handle messages in one call and settle each."""
         started = time.perf_counter()
         decided = [self._admit(arrival) for _, arrival in batch]
-        messages = [wire.seen(arrival) for _, arrival in batch]
+        messages = [self._wire.seen(arrival) for _, arrival in batch]
         todo = [index for index, settlement in enumerate(decided) if settlement is None]
         try:
             given, wanted = [batch[index] for index in todo], [messages[index] for index in todo]
@@ -177,7 +177,7 @@ class Handling:
 
     async def _attempt_batch(self, messages: Sequence[Message], loan: Loan | None = None) -> Outcome:
         HANDLING.set(messages[0] if len(messages) == 1 else None)
-        return await self._run(messages, wire.read(messages[0], self._listener.queue), messages[0], loan)
+        return await self._run(messages, self._wire.read(messages[0], self._listener.queue), messages[0], loan)
 
     async def _run(self, subject: Any, arrival: Arrival, message: Message, loan: Loan | None = None) -> Outcome:
         if self._interrupted:

@@ -14,9 +14,11 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from carom.codecs import Registry
+from carom.core import wire as carom_wire
 from carom.core.durations import Duration
 from carom.core.effects import Confirmed, Nacked, PublishResult, Returned, Unknown
 from carom.core.message import HEADERS_LIMIT, NAME_LIMIT, OURS, Headers, Message, unwritable, weight
+from carom.core.wire import Wire
 from carom.errors import ConfigurationError, NotConfirmed, PublishError, Unroutable
 from carom.ports import Broker, Clock
 from carom.runtime import events
@@ -53,11 +55,19 @@ class Publisher:
     """Makes messages and publishes them on one exchange."""
 
     def __init__(
-        self, exchange: str, app_name: str, codecs: Registry, clock: Clock, notify: Callable[[object], None] | None
+        self,
+        exchange: str,
+        app_name: str,
+        codecs: Registry,
+        clock: Clock,
+        notify: Callable[[object], None] | None,
+        wire: Wire = carom_wire,
+        outgoing: Sequence[Outgoing] = (),
     ) -> None:
         """Publish nothing yet; give it a ``broker`` first."""
         self.broker: Broker | None = None
-        self.outgoing: list[Outgoing] = []
+        self.outgoing: Sequence[Outgoing] = outgoing
+        self.wire = wire
         self._exchange = exchange
         self._app_name = app_name
         self._codecs = codecs
@@ -79,7 +89,7 @@ class Publisher:
             headers = inherit(handling, headers)
             correlation_id = correlation_id or handling.correlation_id or handling.id
         identity = new_id(now_ms)
-        return self.ready(
+        made = self._changed(
             Message(
                 body=body,
                 exchange=self._exchange,
@@ -92,16 +102,20 @@ class Publisher:
                 headers=headers or {},
             )
         )
+        return checked(self.wire.outgoing(made))
 
     def ready(self, message: Message) -> Message:
-        """Return a message as it goes out: seen by everybody who wants to see it, and checked."""
+        """Return a message made elsewhere as it goes out: seen by everybody who wants to see it, and checked."""
+        return checked(self._changed(message))
+
+    def _changed(self, message: Message) -> Message:
         for change in self.outgoing:
             message = change(message)
             if not isinstance(message, Message):
                 raise ConfigurationError(
                     f"{change!r} sees outgoing messages and returned {type(message).__name__}: return the message"
                 )
-        return checked(message)
+        return message
 
     async def publish(self, messages: Sequence[Message]) -> None:
         """Publish; raises for what was not confirmed: the error itself, or a group of them."""

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 
 from carom import failpoints
-from carom.core import wire
-from carom.core.effects import Ack, Confirmed, HandBack, Publish, PublishResult, Returned, Unknown, lasts
+from carom.core.effects import Ack, Confirmed, Fail, HandBack, Publish, PublishResult, Returned, Unknown, lasts
 from carom.core.message import Message
 from carom.core.settlement import DUPLICATE, Fate, Settlement
+from carom.core.topology import Topology
 from carom.core.wire import Arrival
 from carom.errors import BrokerError, ConfigurationError
 from carom.ports import Delivery, Inbox
@@ -37,6 +37,8 @@ class Settling:
         self.stopping = False
         self._queue = queue
         self._shared = shared
+        self._wire = shared.layout.wire
+        self._topology = shared.layout.topology
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -61,8 +63,10 @@ class Settling:
                     failpoints.reach("consumer.acked")
             elif isinstance(effect, HandBack):
                 delivery.hand_back()
+            elif isinstance(effect, Fail):
+                delivery.fail()
             else:
-                delivery.refuse()
+                let_die(delivery, self._topology)
         if self._shared.notify is not None:
             self._tell_settled(arrival, message, settlement, (time.perf_counter() - started) * 1000)
 
@@ -81,8 +85,8 @@ class Settling:
     def refuse(self, delivery: Delivery, arrival: Arrival) -> None:
         """Let the broker make a dead letter of it, from within the handling of an error that is our own."""
         _log.exception("message %r of %s could not be settled and is refused", delivery.message.id, delivery.queue)
-        delivery.refuse()
-        self.tell(events.DeadLettered, arrival, wire.seen(arrival), reason="unsettled")
+        let_die(delivery, self._topology)
+        self.tell(events.DeadLettered, arrival, self._wire.seen(arrival), reason="unsettled")
 
     def hand_back(self, delivery: Delivery, arrival: Arrival) -> None:
         """Put it back into its queue."""
@@ -90,12 +94,12 @@ class Settling:
             self.drop(arrival)
             return
         delivery.hand_back()
-        self.tell(events.HandedBack, arrival, wire.seen(arrival))
+        self.tell(events.HandedBack, arrival, self._wire.seen(arrival))
 
     def drop(self, arrival: Arrival) -> None:
         """Let go of a delivery whose connection is gone."""
         why = "the connection that brought it is gone; the broker delivers it again"
-        self.tell(events.Dropped, arrival, wire.seen(arrival), why=why)
+        self.tell(events.Dropped, arrival, self._wire.seen(arrival), why=why)
 
     def tell(self, kind: Callable[..., object], arrival: Arrival, message: Message, **more: object) -> None:
         """Tell whoever observes what happened to a delivery."""
@@ -131,7 +135,7 @@ class Settling:
             if isinstance(result, Confirmed):
                 return True
             if lasts(result) and not delivery.stale:
-                delivery.refuse()
+                let_die(delivery, self._topology)
                 self.tell(events.DeadLettered, arrival, message, reason="unpublishable", error=str(result))
                 return False
             if self.stopping:
@@ -186,3 +190,15 @@ class Settling:
                 tell(events.HandedBack, arrival, message)
             case "waiting" | "recounted" | "set apart":
                 tell(events.Postponed, arrival, message, delay_ms=done.delay_ms)
+
+
+def let_die(delivery: Delivery, topology: Topology) -> None:
+    """Let the broker make a dead letter of it; where its queue has no place for them, it goes back and is counted.
+
+    Some systems' queues have no dead letter exchange: a broker throws away what is refused there.
+    """
+    queue = topology.queue(delivery.queue)
+    if queue is not None and queue.dead_letter_exchange is None:
+        delivery.hand_back()
+    else:
+        delivery.refuse()

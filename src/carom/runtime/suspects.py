@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping
 
 from carom.core import message as names
-from carom.core import wire
 from carom.core.effects import Confirmed, PublishResult, Unknown
 from carom.errors import BrokerError
 from carom.ports import Delivery
@@ -74,8 +73,8 @@ class Suspects:
     async def _send_back(self, delivery: Delivery) -> None:
         """Put a message back into its queue, which another app of our name listens to, or none any more."""
         home = _home(delivery)
-        arrival = wire.read(delivery.message, home, redelivered=delivery.redelivered, alone=True)
-        copy = wire.recounted(arrival, self._shared.layout.queue_address(home))
+        arrival = self._shared.layout.wire.read(delivery.message, home, redelivered=delivery.redelivered, alone=True)
+        copy = self._shared.layout.wire.recounted(arrival, self._shared.layout.queue_address(home))
         _log.warning("a suspect of queue %r, which this app does not listen to, is sent back there", home)
         if copy is None:
             delivery.refuse()

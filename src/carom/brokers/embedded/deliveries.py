@@ -60,6 +60,10 @@ class EmbeddedDelivery:
             self._settled = True
             self._link.settle(self._tag, "refuse")
 
+    def fail(self) -> None:
+        """Put it back into its queue; it has no queues that delay by themselves."""
+        self.hand_back()
+
 
 def guarded(receive: Callable[[T], None], value: T) -> None:
     """Call back; an exception goes to the event loop's handler and the others are called all the same."""

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from carom.brokers.rabbitmq import declaring, permissions, versions
+from carom.brokers.rabbitmq import changing, declaring, permissions, versions
 from carom.brokers.rabbitmq.address import Address, read
 from carom.brokers.rabbitmq.channels import Rpc, open_channel, translated
 from carom.brokers.rabbitmq.connection import Link
@@ -23,9 +23,9 @@ from carom.brokers.rabbitmq.management import Management
 from carom.brokers.rabbitmq.publishing import Publishing
 from carom.brokers.rabbitmq.taking import Taker
 from carom.core.effects import PublishResult
-from carom.core.lint import Needs, QueueFacts, ServerFacts
+from carom.core.lint import Inventory, Needs, QueueFacts, ServerFacts
 from carom.core.message import Message
-from carom.core.topology import Topology
+from carom.core.topology import Binding, Topology
 from carom.errors import BrokerError, BrokerUnavailable, NotPermitted
 from carom.ports import (
     BrokerEvent,
@@ -160,6 +160,30 @@ class RabbitBroker:
         alarm = await self._alarm()
         denied = None if alarm else await self._denied(needs)  # under an alarm nothing that publishes is answered
         return ServerFacts(self.server_version, alarm, answers, found, denied, await management.versions())
+
+    async def observe(self) -> Inventory:
+        """Return everything in the vhost, from the management API."""
+        return await Management(self._address()).observe()
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+        async with self._questions() as questions:
+            await changing.unbind(questions, binding)
+
+    async def remove_queue(self, queue: str) -> None:
+        """Remove a queue, whatever is in it."""
+        async with self._questions() as questions:
+            await changing.remove_queue(questions, queue)
+
+    async def remove_exchange(self, exchange: str) -> bool:
+        """Remove an exchange to which nothing is bound; tell whether it is gone."""
+        async with self._questions() as questions:
+            return await changing.remove_exchange(questions, exchange)
+
+    async def held(self, queues: Iterable[str]) -> dict[str, int | None]:
+        """Return how many messages queues hold, ready or in somebody's hands, some seconds ago."""
+        management = Management(self._address())
+        return {queue: await management.held(queue) for queue in queues}
 
     def drop_connections(self) -> None:
         """Cut both connections as a failing network would, for tests; they are restored."""

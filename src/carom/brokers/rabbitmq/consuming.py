@@ -58,15 +58,15 @@ class Acks:
             self._loop.call_soon(self.flush)
         self._finished.add(tag)
 
-    def refuse(self, tag: int, *, requeue: bool) -> None:
+    def refuse(self, tag: int, *, requeue: bool, failed: bool = False) -> None:
         """Give it back, or let the broker make a dead letter of it.
 
-        Handing back is a nack: since 4.3 only a reject counts as a failed delivery.
+        Handing back is a nack: since 4.3 only a reject counts as a ``failed`` delivery.
         """
         channel = self._channel
         if channel is None or self._open.pop(tag, tag) is not None:
             return
-        _send(channel.basic_nack if requeue else channel.basic_reject, tag, requeue=requeue)
+        _send(channel.basic_nack if requeue and not failed else channel.basic_reject, tag, requeue=requeue)
         self._leave()
 
     def flush(self) -> None:
@@ -152,10 +152,14 @@ class RabbitDelivery:
         """Let the broker make it a dead letter."""
         self._settle(requeue=False)
 
-    def _settle(self, *, requeue: bool) -> None:
+    def fail(self) -> None:
+        """Put it back into its queue as a failed attempt."""
+        self._settle(requeue=True, failed=True)
+
+    def _settle(self, *, requeue: bool, failed: bool = False) -> None:
         if not self._settled:
             self._settled = True
-            self._acks.refuse(self._method.delivery_tag, requeue=requeue)
+            self._acks.refuse(self._method.delivery_tag, requeue=requeue, failed=failed)
 
 
 class RabbitSubscription:

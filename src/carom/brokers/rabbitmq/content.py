@@ -20,7 +20,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from carom.core.message import Message
+from carom.core.message import Int64, Message
 from carom.errors import DecodeError
 
 DEPTH_LIMIT = 64
@@ -161,10 +161,14 @@ def _write_bool(into: bytearray, value: bool, _depth: int) -> None:  # noqa: FBT
 def _write_int(into: bytearray, value: int, _depth: int) -> None:
     if -_INT32 <= value < _INT32:
         into += _I32.pack(b"I", value)
-    elif -_INT64 <= value < _INT64:
-        into += _I64.pack(b"l", value)
     else:
+        _write_long(into, value, _depth)
+
+
+def _write_long(into: bytearray, value: int, _depth: int) -> None:
+    if not -_INT64 <= value < _INT64:
         raise ValueError("a header cannot hold an integer beyond 64 bits")
+    into += _I64.pack(b"l", value)
 
 
 def _write_float(into: bytearray, value: float, _depth: int) -> None:
@@ -232,6 +236,7 @@ _WRITERS: dict[type, Callable[[bytearray, Any, int], None]] = {
     str: _write_text,
     bool: _write_bool,
     Seconds: _write_seconds,
+    Int64: _write_long,
     int: _write_int,
     float: _write_float,
     bytes: _write_bytes,

@@ -11,20 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from carom.core.lint import version_of
+from carom.core.lint.versions import IGNORED_BEFORE, version_of
 from carom.core.topology import Queue, Topology
 from carom.errors import Unsupported
 
 Version: TypeAlias = tuple[int, int]
-
-SINCE: dict[str, Version] = {
-    "x-consumer-timeout": (3, 12),
-    "x-consumer-disconnected-timeout": (4, 3),
-    "x-delayed-retry-type": (4, 3),
-    "x-delayed-retry-min": (4, 3),
-    "x-delayed-retry-max": (4, 3),
-}
-"""Arguments of queues that older servers ignore."""
 
 UNTIL: dict[str, Version] = {"x-queue-mode": (4, 3)}
 """Arguments of queues that servers refuse from this version on."""
@@ -47,7 +38,7 @@ def check(topology: Topology, server: str) -> None:
 
 def _reasons(queue: Queue, version: Version) -> Iterator[str]:
     for name, _ in queue.arguments:
-        since, until = SINCE.get(name), UNTIL.get(name)
+        since, until = IGNORED_BEFORE.get(name), UNTIL.get(name)
         if since is not None and version < since:
             yield f"queue {queue.name!r} has {name}, which is ignored before {_shown(since)}: leave it out, or upgrade"
         if until is not None and version >= until:

@@ -22,10 +22,11 @@ Rule: a contract knows the ports and the core, never an adapter; it needs pytest
 import pytest
 
 _ROOMS = ("stage", "declaring", "publishing", "routing", "expiring", "dead_letters", "consuming", "reconnecting")
-for _room in ("playing", *_ROOMS):
+for _room in ("playing", *_ROOMS, "layouts"):
     pytest.register_assert_rewrite(f"{__name__}.{_room}")
 
 from carom.testing.contracts.broker import BrokerContract  # noqa: E402 - its asserts explain themselves from here on
+from carom.testing.contracts.layouts import LayoutContract  # noqa: E402 - as above
 from carom.testing.contracts.store.contract import StoreContract  # noqa: E402 - as above
 
-__all__ = ["BrokerContract", "StoreContract"]
+__all__ = ["BrokerContract", "LayoutContract", "StoreContract"]
