@@ -90,7 +90,7 @@ class Shop:
     async def kill_the_leader(self) -> None:
         """Kill whoever relays now."""
         for _ in range(LEADER_S * 1000 // POLL_MS):
-            holder = self.ask("SELECT holder FROM carom_lease")
+            holder = self.ask("SELECT holder FROM carom_lease WHERE name = 'relay'")
             name = self.programs.name_of(int(holder[0][0].split(":")[1])) if holder else None
             if name is not None:
                 self.programs.kill(name)

@@ -109,6 +109,16 @@ class Checker:
                     found.add(msgspec.json.decode(got[2], type=Job).number)
             return found
 
+    async def whereabouts(self, emitter):
+        """Tell where the jobs are that have not come to their end."""
+        handled = {number for queue, number in await self.effects() if queue == "work"}
+        places = {queue: await asyncio.to_thread(self.inside, queue) for queue in (*QUEUES, DEAD)}
+        places["outbox"] = await self.promised()
+        left = emitter.committed.keys() - handled - places[DEAD]
+        said = {place: sorted(left & numbers) for place, numbers in places.items()}
+        held = sorted(left - set().union(*places.values()))
+        return f"{len(left)} jobs are left: {said}, in somebody's hands or nowhere: {held}"
+
     async def check(self, emitter):
         """Look everywhere while nobody else does anything: first where a job comes from, then where it goes."""
         promised = await self.promised()
@@ -144,7 +154,12 @@ async def test_what_was_committed_is_handled_waits_or_is_dead_whoever_is_killed(
             found = [await one_round(emitter, checker, chance, Programs(tmp_path, environment)) for _ in range(ROUNDS)]
             with Programs(tmp_path, environment) as programs:
                 started(programs)
-                await everything_comes_to_its_end(emitter, checker)
+                try:
+                    await everything_comes_to_its_end(emitter, checker)
+                except AssertionError as error:
+                    error.add_note(await checker.whereabouts(emitter))
+                    error.add_note(programs.story())
+                    raise
         finally:
             await app.store.close()
     assert len(emitter.committed) > 1_800, "enough was promised to prove something"

@@ -126,7 +126,7 @@ async def test_another_database_has_a_relay_of_its_own(django, other, place, tmp
 
     def leads():
         with engine.connect() as connection:
-            return connection.scalar(text("SELECT COUNT(*) FROM post_lease")) == 1
+            return connection.scalar(text("SELECT COUNT(*) FROM post_lease WHERE name = 'relay'")) == 1
 
     with Programs(tmp_path, {**environment, "PYTHONPATH": str(PROJECT)}) as programs:
         programs.start("relay", "django", "carom_relay", "--using", "other")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, Table, event
+from sqlalchemy import Connection, MetaData, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from carom.errors import ConfigurationError
@@ -33,19 +33,15 @@ def add_tables(metadata: MetaData, schema: str | None = None, prefix: str = "car
     place = schema or metadata.schema
     tables = make_tables(metadata, place, prefix)
 
-    def complete(_table: Table, connection: Connection, **_given: Any) -> None:
+    def complete(_metadata: MetaData, connection: Connection, **given: Any) -> None:
+        if tables.version not in given["tables"]:
+            return  # they were there already
         for statement in statements(connection.dialect.name, place, prefix):
             if not statement.startswith(_DRAWN):
                 connection.exec_driver_sql(statement)
 
-    event.listen(_last(metadata, tables), "after_create", complete)
+    event.listen(metadata, "after_create", complete)
     return tables
-
-
-def _last(metadata: MetaData, tables: Tables) -> Table:
-    """Return which of the tables is created last: what is left to do may need them all."""
-    ours = (tables.outbox, tables.inbox, tables.lease, tables.version)
-    return [table for table in metadata.sorted_tables if table in ours][-1]
 
 
 def engine(app: App) -> AsyncEngine:
