@@ -170,6 +170,20 @@ class Changeable(Observable, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class KbairakTable:
+    """The outbox table of kbairak/outbox (PostgreSQL), as what an app's outbox is; its own relay may run beside ours.
+
+    ``exchange`` is where its rows are published: the table says nothing of it. ``table`` is its name, with its schema
+    if it is not on the search path. ``hold`` is for how long a row that a relay has taken is out of everybody else's
+    sight: what is not through by then, because its relay died say, is taken again.
+    """
+
+    exchange: str = "outbox"
+    table: str = "outbox_table"
+    hold: Duration = "60s"
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     """A database and how Carom uses it.
 
@@ -178,7 +192,7 @@ class Database:
     and nothing deletes it at once; ``keep_seen`` is how long the inbox remembers what was handled, and has to exceed
     the longest ladder of retries plus ``replay_window``, the time in which people send dead letters again.
     ``patience`` is how a relay meets a row that cannot be published. ``tables`` is whether to create what is missing
-    when an app starts, only to verify it, or to ignore it.
+    when an app starts, only to verify it, or to ignore it. ``outbox`` is another system's table in place of Carom's.
     """
 
     url: object
@@ -189,6 +203,7 @@ class Database:
     replay_window: Duration = "7d"
     patience: Patience = PATIENCE
     tables: Mode = "apply"
+    outbox: KbairakTable | None = None
 
 
 @dataclass(frozen=True, slots=True)

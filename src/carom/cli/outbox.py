@@ -6,7 +6,6 @@ Rule: looking changes nothing; what changes something says first what it is abou
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ import click
 
 from carom.cli.loading import load
 from carom.cli.options import app_dir_option, database_option, option, speaking
-from carom.cli.output import NOTHING_MATCHED, OK, PARTLY, Output, shown
+from carom.cli.output import NOTHING_MATCHED, OK, PARTLY, Output, is_meant, shown, table
 from carom.core.durations import text
 from carom.core.relaying import STATES, Backlog, Held, State
 from carom.ports import Store
@@ -172,7 +171,7 @@ def _change(
             out.data(_table(rows), _said(0, rows, dry_run=True))
             out.say(f"{_messages(count)} in all")
             return OK
-        if not (yes or _is_meant(f"{change.doing} {_messages(count)}?")):
+        if not (yes or is_meant(f"{change.doing} {_messages(count)}?")):
             out.say("carom: nothing was changed")
             return OK
         changed = await (_do_all(store, change, count) if everything else change.do(store, [one.seq for one in rows]))
@@ -194,12 +193,6 @@ async def _do_all(store: Store, change: Change, count: int) -> int:
     while total < count and (rows := await store.find(change.states, CHUNK)):
         total += await change.do(store, [one.seq for one in rows])
     return total
-
-
-def _is_meant(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise click.UsageError("nobody is there to be asked: say --yes, or --dry-run to see what would be done")
-    return click.confirm(question, err=True)
 
 
 def _said(changed: int, rows: Sequence[Held], *, dry_run: bool) -> dict[str, Any]:
@@ -237,10 +230,7 @@ def _counts(found: Backlog) -> str:
 
 def _table(rows: Sequence[Held]) -> str:
     head = ("SEQ", "STATE", "ROUTING KEY", "KEY", "WRITTEN", "DUE", "FAILED", "WHY")
-    cells = [head, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
-    return "\n".join(padded) if rows else ""
+    return table(head, [_cells(row) for row in rows])
 
 
 def _cells(row: Held) -> tuple[str, ...]:

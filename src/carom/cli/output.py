@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -116,6 +116,21 @@ def shown(text: str, *, keep: str = "") -> str:
     return "".join(
         one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii") for one in text
     )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows below their head, in columns; nothing when there is no row."""
+    cells = [head, *rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+    return "\n".join(padded) if rows else ""
+
+
+def is_meant(question: str) -> bool:
+    """Ask somebody at a terminal whether to do it. Raises click.UsageError when nobody is there to be asked."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody is there to be asked: say --yes, or --dry-run to see what would be done")
+    return click.confirm(question, err=True)
 
 
 def colored(stream: IO[str]) -> bool:

@@ -17,6 +17,7 @@ from carom.cli.output import EXIT_CODES
 _COMMANDS = {
     "completion": "carom.cli.completion:completion",
     "db": "carom.cli.db:db",
+    "dead": "carom.cli.dead:dead",
     "doctor": "carom.cli.doctor:doctor",
     "demo": "carom.cli.demo.command:demo",
     "outbox": "carom.cli.outbox:outbox",

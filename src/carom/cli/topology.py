@@ -15,6 +15,7 @@ import click
 from carom.cli import drifting
 from carom.cli.connecting import at
 from carom.cli.definitions import exported, listener_written, written
+from carom.cli.draining import drain
 from carom.cli.graphs import dot, mermaid
 from carom.cli.loading import load
 from carom.cli.migrating import migrate
@@ -201,4 +202,5 @@ async def _cleared(out: Output, app: App, broker: Broker, once: tuple[str, ...])
     return (*compared.drift.stays, *await clear(broker, compared.drift.leftovers, RealClock(), out.say))
 
 
+topology.add_command(drain)
 topology.add_command(migrate)

@@ -155,6 +155,11 @@ def foreign(headers: Headers) -> dict[str, object]:
     return {key: value for key, value in headers.items() if not _is_stripped(key)}
 
 
+def without_history(headers: Headers) -> dict[str, object]:
+    """Return the headers without what the broker wrote of where a message has been."""
+    return {key: value for key, value in headers.items() if not _is_stripped(key) or str(key).startswith(OURS)}
+
+
 def clip(value: str, limit: int) -> str:
     """Cut text to ``limit`` bytes of UTF-8 (3 or more), showing that it was cut; lone surrogates are written out.
 

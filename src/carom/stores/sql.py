@@ -74,8 +74,3 @@ class SqlStore(SqlOutbox, SqlInbox):
 
     async def _wake(self) -> None:
         await self._watching.tell()
-
-
-def connect(database: Database, now_ms: Callable[[], int] | None = None) -> SqlStore:
-    """Return the store of a database, not yet open. ``now_ms`` is a test's clock, and only SQLite takes one."""
-    return SqlStore(database, now_ms)

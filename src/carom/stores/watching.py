@@ -39,11 +39,15 @@ _WAKERS: dict[object, list[Waker]] = {}
 class Watching:
     """The waking of one place."""
 
-    def __init__(self, place: Place, claimed: Callable[[], int]) -> None:
-        """Connect to nothing yet. ``claimed`` tells how many rows were claimed so far."""
+    def __init__(self, place: Place, claimed: Callable[[], int], always: str = "") -> None:
+        """Connect to nothing yet. ``claimed`` tells how many rows were claimed so far.
+
+        ``always`` is the channel of a table of another system's, which tells of every row, whoever sleeps.
+        """
         self._place = place
         self._claimed = claimed
-        self._channel = channel(place.names.schema, place.names.prefix)
+        self._always = bool(always)
+        self._channel = always or channel(place.names.schema, place.names.prefix)
         url = place.engines.url
         file = url.database or id(place.engines.asynchronous)
         self._key = (url.get_backend_name(), url.host, url.port, file, place.names.outbox)
@@ -109,6 +113,10 @@ class Watching:
             await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - jitter is no secret
 
     async def _attend(self, hear: Hearing, wake: Callable[[], None]) -> None:
+        if self._always:
+            wake()  # what came before we listened was told to nobody
+            await hear(wake)
+            return
         attention = Attention(self._place, wake, self._claimed)
         paying = asyncio.create_task(attention.pay(), name="carom: paying attention")
         try:
