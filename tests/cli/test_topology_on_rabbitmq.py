@@ -83,6 +83,36 @@ def test_without_the_management_api_a_plan_says_what_amqp_says(shops, empty_rabb
     assert json.loads(after.stdout)["everything_looked_at"] is False
 
 
+def test_a_plan_says_which_layout_auto_comes_to_and_why(shops, managed):
+    shop = shops("open_shop", layout="auto")
+    text = carom("topology", "plan", shop, "--broker", managed).stdout.splitlines()
+    told = json.loads(carom("topology", "plan", shop, "--broker", managed, "--json").stdout)["layout"]
+    assert text[0] == f"layout {told['name']}: {told['why']}"
+    assert "RabbitMQ" in told["why"]
+    applied = carom("topology", "apply", shop, "--broker", managed)
+    assert text[0] in applied.stderr
+    assert carom("topology", "plan", shop, "--broker", managed).exit_code == OK
+    asked = carom("topology", "plan", shops("closed_shop"), "--layout", "auto", "--broker", managed, "--json")
+    assert json.loads(asked.stdout)["layout"] == told
+    assert (
+        json.loads(carom("topology", "plan", "closed_shop:app", "--broker", managed, "--json").stdout)["layout"] is None
+    )
+
+
+@pytest.mark.parametrize("layout", ["binary", "goqueue", "kbairak", "freeflow", "wait_queue"])
+def test_what_a_layout_declares_is_planned_exported_and_found_again(shops, managed, rabbitmq, tmp_path, layout):
+    shop = shops(f"any_{layout}", layout=layout)
+    vhost = urlsplit(managed).path.removeprefix("/")
+    assert carom("topology", "plan", shop, "--broker", managed).exit_code == DRIFT
+    (tmp_path / "definitions.json").write_text(carom("topology", "export", shop, "--vhost", vhost).stdout)
+    rabbitmq.ctl("import_definitions", str(tmp_path / "definitions.json"))
+    for again in ("plan", "apply", "plan"):
+        compared = carom("topology", again, shop, "--broker", managed)
+        assert compared.exit_code == OK, compared.output
+    findings = json.loads(carom("doctor", shop, "--broker", managed, "--json").stdout)["findings"]
+    assert not {one["code"] for one in findings} & {"not-as-declared", "not-permitted"}
+
+
 def test_a_plan_shows_both_values_and_policies(shops, managed, rabbitmq):
     shop = shops("different_shop")
     vhost = urlsplit(managed).path.removeprefix("/")
@@ -156,7 +186,7 @@ def as_user(rabbitmq, empty_rabbitmq_url):
         rabbitmq.ctl("delete_user", user)
 
 
-@pytest.mark.parametrize("layout", ["shared", "per_queue"])
+@pytest.mark.parametrize("layout", ["shared", "per_queue", "kbairak", "goqueue", "binary", "freeflow", "wait_queue"])
 def test_an_app_runs_under_exactly_the_printed_permissions(shops, as_user, layout, tmp_path):
     shop = shops(f"least_{layout}", layout=layout)
     admin, publisher, worker = (as_user(shop, role) for role in ("admin", "publisher", "worker"))

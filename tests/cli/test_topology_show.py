@@ -231,3 +231,42 @@ def test_hostile_names_are_escaped_in_the_picture():
     assert all(line.isprintable() for line in plain.split("\n"))
     assert "k\\x07" in plain
     assert "q\\r.dlq" in plain
+
+
+# -- layouts with any delay, and those of other systems
+
+ANY = """
+from carom import App, RetryPolicy
+from carom import layouts
+
+app = App("embedded://", name="till", exchange="shop", namespace="shop", layout="auto")
+app.listen("order.*", queue="shop.charge", retry={retry})(lambda order: None)
+"""
+OPEN_ENDED = "RetryPolicy.custom(lambda attempt, error: attempt, attempts=4)"
+
+
+@pytest.mark.parametrize("layout", ["binary", "goqueue", "kbairak", "freeflow", "wait_queue", "native"])
+@pytest.mark.parametrize("form", ["text", "mermaid", "dot", "json"])
+def test_every_form_shows_a_layout_however_many_delays_it_has(tmp_path, layout, form):
+    retry = 'RetryPolicy.fixed("30s", attempts=3)' if layout == "wait_queue" else OPEN_ENDED
+    (tmp_path / f"any_{layout}.py").write_text(ANY.format(retry=retry))
+    found = carom(
+        "topology", "show", f"any_{layout}:app", "--layout", layout, "--format", form, "--app-dir", str(tmp_path)
+    )
+    assert found.exit_code == 0, found.output
+    assert "shop.charge" in found.stdout
+    assert len(found.stdout.splitlines()) < 700
+
+
+@pytest.mark.parametrize("layout", ["binary", "goqueue"])
+def test_a_layout_with_any_delay_is_exported_granted_applied_and_examined(tmp_path, layout):
+    program = ANY.format(retry=OPEN_ENDED).replace("embedded://", f"embedded:///{tmp_path}/shop.db")
+    (tmp_path / f"some_{layout}.py").write_text(program.replace('"auto"', repr(layout)))
+    app, where = f"some_{layout}:app", ("--app-dir", str(tmp_path))
+    assert carom("topology", "export", app, *where).exit_code == 0
+    for role in ("admin", "publisher", "worker", "console"):
+        assert carom("topology", "grants", app, "--role", role, *where).exit_code == 0
+    assert carom("topology", "plan", app, *where).exit_code == 5
+    assert carom("topology", "apply", app, *where).exit_code == 0
+    assert carom("topology", "plan", app, *where).exit_code == 0
+    assert carom("doctor", app, *where).exit_code == (5 if layout == "goqueue" else 0)

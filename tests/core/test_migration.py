@@ -5,12 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from carom.core.migration import Clear, Declare, Migration, Move, Replace, Return, Unbind, is_stand_in, migration
+from carom.core.migration import (
+    STAND_IN,
+    Carried,
+    Clear,
+    Declare,
+    Migration,
+    Move,
+    Replace,
+    Return,
+    Unbind,
+    is_stand_in,
+    migration,
+)
 from carom.core.retry import RetryPolicy
 from carom.core.routing import NO_HEADERS, route
 from carom.core.settlement import Plan
 from carom.core.topology import Binding, Exchange, Queue, Topology, arguments, diff, quorum
-from carom.layouts import PerQueue, Shared
+from carom.layouts import Kbairak, PerQueue, Shared
 
 PLANS = (Plan("charge", ("order.*",), RetryPolicy.delays("2s", "5s")), Plan("mail", ("#",), RetryPolicy.delays("2s")))
 SHARED = Shared(plans=PLANS).topology
@@ -74,7 +86,8 @@ class Model:
 
     def move(self, moves):
         for one in moves:
-            reached = route(self.topology, one.exchange, "whatever", NO_HEADERS)
+            way = one.exchange or (STAND_IN + "charge" if "charge" in one.standing else "carom.return")
+            reached = route(self.topology, way, "charge", NO_HEADERS)
             assert len(reached) == 1, "a message that is moved comes to one queue"
             (target,) = reached
             self.messages[target] += self.messages[one.queue]
@@ -111,9 +124,12 @@ class Model:
         self.topology = replace(self.topology, exchanges=left)
 
 
-def run(model, wanted, stop_after=None):
+NOTHING = Carried()
+
+
+def run(model, wanted, stop_after=None, carried=NOTHING):
     """Do steps, all or so many pieces of them; returns how many there were."""
-    planned = migration(wanted, model.topology)
+    planned = migration(wanted, model.topology, carried)
     assert not planned.obstacles
     done = 0
     for step in planned.steps:
@@ -169,6 +185,39 @@ def test_a_migration_can_be_turned_round_halfway():
         run(model, SHARED, first)
         run(model, PER_QUEUE)
         check(model, PER_QUEUE, owed)
+
+
+FOREIGN = Kbairak(exchange="events", plans=PLANS).topology
+CARRIED = Carried(
+    frozenset({"charge.dlq", "mail.dlq"}), frozenset({"events.delay_2s", "events.delay_5s", "never there"})
+)
+
+
+def test_what_waits_in_another_system_s_layout_comes_to_its_queue_wherever_it_is_killed():
+    pieces = run(Model(FOREIGN), SHARED, carried=CARRIED)
+    for first in range(pieces):
+        model = Model(FOREIGN)
+        owed = model.kept
+        run(model, SHARED, first, CARRIED)
+        run(model, SHARED, carried=CARRIED)
+        check(model, SHARED, owed)
+        assert not any(model.messages[name] for name in model.messages if name in CARRIED.away)
+
+
+def test_what_still_comes_into_old_queues_is_taken_out_of_them_and_replaces_nothing():
+    left = quorum("events.delay_2s", message_ttl=2_000, dead_letter_exchange="")
+    planned = migration(SHARED, replace(SHARED, queues=(*SHARED.queues, left)), CARRIED)
+    step, _ = planned.steps
+    assert step == Replace((Move("events.delay_2s", "", certain=True),), ())
+    assert str(step).endswith("in nobody's hands, counted twice")
+
+
+def test_dead_letters_that_stay_are_written_anew_beside_queues_that_are_replaced():
+    (step,) = (one for one in migration(SHARED, PER_QUEUE, CARRIED).steps if isinstance(one, Replace))
+    certain = {move.queue: move.certain for move in step.moves}
+    assert (certain["charge"], certain["charge.dlq"]) == (True, False)
+    (plain,) = (one for one in migration(SHARED, PER_QUEUE).steps if isinstance(one, Replace))
+    assert "charge.dlq" not in {move.queue for move in plain.moves}
 
 
 def test_queues_that_lead_to_a_queue_by_its_name_are_drained_with_it():

@@ -12,9 +12,14 @@ from contextlib import contextmanager
 import pytest
 
 from carom import adapters
+from carom.core import wire as own
 from carom.core.effects import Confirmed
 from carom.core.message import Message
+from carom.core.retry import RetryPolicy
+from carom.core.settlement import Plan
 from carom.core.topology import Binding, Exchange, Queue, Topology, arguments
+from carom.core.wire import Note
+from carom.layouts import layout as laid_out
 from carom.runtime.clock import RealClock
 
 DEADLINE_S = 150.0
@@ -35,10 +40,28 @@ async def charge(order: dict, message: Message) -> None:
 """
 
 
+SLOW_SHOP = """
+from carom import App, Message, Reject
+
+app = App("embedded://", name="shop", exchange="shop", namespace="shop", layout="{layout}", grace="5s")
+
+@app.listen("order.*", queue="shop.charge", retry=("1s", "20s"))
+async def charge(order: dict, message: Message) -> None:
+    if order["id"] % 7 == 0:
+        raise Reject("never")
+    if order["id"] % 3 == 0 and message.attempt < 3:
+        raise ValueError("not yet")
+    print(order["id"], message.attempt, message.id, message.exchange, message.routing_key, flush=True)
+"""
+FOREIGN = ("goqueue", "kbairak")
+
+
 @pytest.fixture
 def shops(tmp_path):
     for layout in ("per_queue", "shared"):
         (tmp_path / f"shop_{layout}.py").write_text(SHOP.format(layout=layout))
+    for layout in (*FOREIGN, "shared"):
+        (tmp_path / f"slow_{layout}.py").write_text(SLOW_SHOP.format(layout=layout))
     return tmp_path
 
 
@@ -80,8 +103,9 @@ def at(url, do):
 class Traffic(threading.Thread):
     """Publishes, mandatory and confirmed, until it is told to stop; knows what was confirmed."""
 
-    def __init__(self, url, before=None):
+    def __init__(self, url, before=None, wire=own):
         super().__init__(daemon=True)
+        self.wire = wire
         self.url, self.confirmed, self.refused = url, before.confirmed if before else set(), []
         self.enough = threading.Event()
 
@@ -100,7 +124,7 @@ class Traffic(threading.Thread):
                 routing_key="order.created",
                 content_type="application/json",
             )
-            (result,) = await broker.publish([message])
+            (result,) = await broker.publish([self.wire.outgoing(message)])
             if isinstance(result, Confirmed):
                 self.confirmed.add(number)
             else:
@@ -113,9 +137,9 @@ class Traffic(threading.Thread):
 
 
 @contextmanager
-def published(url, before=None):
-    """Publish meanwhile; what was confirmed before is remembered."""
-    traffic = Traffic(url, before)
+def published(url, before=None, wire=own):
+    """Publish meanwhile, as that wire writes; what was confirmed before is remembered."""
+    traffic = Traffic(url, before, wire)
     traffic.start()
     try:
         yield traffic
@@ -270,3 +294,123 @@ def test_a_message_that_somebody_holds_keeps_its_queue(shops, managed):
         delivery.ack()
 
     at(managed, hold)
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_what_waits_and_what_is_dead_in_another_system_s_layout_goes_on_in_carom_s(shops, managed, layout):
+    old, new = f"slow_{layout}:app", "slow_shared:app"
+    assert carom(shops, "topology", "apply", old, "--broker", managed)[0] == 0
+    lines, pause = [], threading.Event()
+    steps = ("topology", "migrate", new, "--from", layout, "--broker", managed, "--yes")
+    wire = laid_out(layout, "shop", "shop", ()).wire
+    with published(managed, wire=wire) as before, worker(shops, old, managed, lines) as running:
+        while max(before.confirmed, default=0) < 100:
+            assert running.poll() is None, "the old worker does not start"
+            pause.wait(0.1)
+        before.wire = own  # where there are envelopes, publishers leave them before the queues do
+        code, said = carom(shops, *steps, CAROM_FAILPOINTS="migrate.moved=kill")
+        assert code == KILLED, said
+        code, said = carom(shops, *steps)
+        assert code in {0, 3}, said
+    with published(managed, before) as traffic, worker(shops, new, managed, lines):
+        code, said = carom(shops, *steps)
+        assert code == 0, said
+        traffic.stop()
+        wanted = {number for number in traffic.confirmed if number % 7}
+        deadline = time.monotonic() + DEADLINE_S
+        while not wanted <= handled(lines):
+            missing = sorted(wanted - handled(lines))
+            assert time.monotonic() < deadline, f"{len(missing)} of {len(wanted)} lost, {missing[:20]}"
+            pause.wait(0.2)
+    assert traffic.refused == before.refused == [], "a publisher was refused"
+    assert {tuple(line.split()[3:]) for line in lines} == {("shop", "order.created")}, "an address was lost"
+    told = [line.split()[:3] for line in lines]
+    assert {int(attempt) for number, attempt, _ in told if int(number) % 3 == 0} == {3}, "an attempt was forgotten"
+    assert {int(attempt) for number, attempt, _ in told if int(number) % 3} == {1}
+    assert all(identity == f"m{number}" for number, _, identity in told)
+    assert buried(managed) == {number: "rejected" for number in traffic.confirmed if number % 7 == 0}
+    assert carom(shops, "topology", "plan", new, "--once", layout, "--broker", managed)[0] == 0
+
+
+OTHER_SHOP = """
+from carom import App, RetryPolicy
+
+app = App("embedded://", name="shop", exchange="shop", namespace="shop", layout="{layout}")
+
+@app.listen({keys}queue="{queue}", retry={retry})
+async def charge(order: dict) -> None: ...
+"""
+OTHERS = {
+    "freeflow": ("shop.charge", '"order.*", ', '("30s", "5m")'),
+    "async_worker": ("shop_instant_queue", "", 'RetryPolicy.exponential("30s", attempts=3)'),
+    "wait_queue": ("shop.charge", '"order.*", ', 'RetryPolicy.fixed("1h", attempts=3)'),
+}
+POLICIES = {
+    "freeflow": RetryPolicy.delays("30s", "5m"),
+    "async_worker": RetryPolicy.exponential("30s", attempts=3),
+    "wait_queue": RetryPolicy.fixed("1h", attempts=3),
+}
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_what_lies_in_other_layouts_is_moved_as_carom_s(shops, managed, layout):
+    queue, keys, retry = OTHERS[layout]
+    for name in (layout, "shared"):
+        program = OTHER_SHOP.format(layout=name, queue=queue, keys=keys, retry=retry)
+        (shops / f"other_{name}.py").write_text(program)
+    plan = Plan(queue, ("order.*",) if keys else (), POLICIES[layout])
+    old = laid_out(layout, "shop", "shop", (plan,), "shop")
+    ready = old.wire.outgoing(
+        Message(id="m", body=b'{"id":1}', exchange="shop", routing_key="order.created", content_type="application/json")
+    )
+    arrival = old.wire.read(ready, queue)
+    waits = old.wire.retried(arrival, old.delay_address(queue, old.delays(queue)[0]), Note(1, "", "", "E", "why"))
+    dead = old.wire.dead(arrival, old.dead_address(queue), Note(1, "", "rejected", "E", "why"))
+
+    async def fill(broker):
+        await broker.declare(old.topology)
+        return await broker.publish([ready, waits, dead])
+
+    assert {type(one) for one in at(managed, fill)} == {Confirmed}
+    steps = ("topology", "migrate", "other_shared:app", "--from", layout, "--broker", managed, "--yes")
+    code, said = carom(shops, *steps)
+    assert code == (3 if layout == "freeflow" else 0), said
+    assert layout != "freeflow" or "stays: queue 'shop.dlq': 1 messages are in it" in said
+
+    async def found(broker):
+        work = [(await broker.get(queue)).message for _ in range(2)]
+        return work, (await broker.get(f"{queue}.dlq")).message
+
+    work, letter = at(managed, found)
+    arrivals = [own.read(one, queue) for one in work]
+    assert sorted((one.attempt, one.wait_ms) for one in arrivals) == [(1, 0), (2, old.delays(queue)[0])]
+    assert {one.routing_key for one in arrivals} == {"order.created"}
+    assert {one.message.id for one in arrivals} == {letter.id} == {"m"}
+    assert (letter.headers["carom-reason"], letter.headers["carom-error"]) == ("rejected", "why")
+
+
+def test_what_the_server_would_not_do_is_refused_before_anything_is_done(shops, managed):
+    for name in ("shared", "native"):
+        program = OTHER_SHOP.format(layout=name, queue="shop.charge", keys="", retry=OTHERS["wait_queue"][2])
+        (shops / f"even_{name}.py").write_text(program)
+    assert carom(shops, "topology", "apply", "even_shared:app", "--broker", managed)[0] == 0
+    version = at(managed, lambda broker: broker.observe()).version
+    steps = ("topology", "migrate", "even_native:app", "--from", "shared", "--broker", managed)
+    code, said = carom(shops, *steps, "--yes")
+    assert (code == 0) == (version >= (4, 3)), said
+    assert version >= (4, 3) or "x-delayed-retry" in said
+    assert carom(shops, "topology", "plan", "even_shared:app", "--broker", managed)[0] == (5 if code == 0 else 0)
+
+
+def buried(url):
+    """Return whose dead letters there are, and why; each is as it was published."""
+
+    async def taken(broker):
+        depths = await broker.depths(["shop.charge", "shop.charge.dlq", "shop.lost"])
+        assert depths["shop.charge"].ready == depths["shop.lost"].ready == 0
+        return [(await broker.get("shop.charge.dlq")).message for _ in range(depths["shop.charge.dlq"].ready)]
+
+    letters = at(url, taken)
+    assert {(one.headers["carom-exchange"], one.headers["carom-key"]) for one in letters} == {("shop", "order.created")}
+    assert all(one.headers["carom-attempt"] == one.headers["carom-deaths"] == 1 for one in letters)
+    return {json.loads(one.body)["id"]: one.headers["carom-reason"] for one in letters}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from layout_stage import CHARGE, MAIL, ORDER
+from layout_stage import CHARGE, EVERY, MAIL, ORDER
 
 from carom.core import message as names
 from carom.core.message import COUNT_LIMIT
@@ -103,3 +103,13 @@ def test_everything_it_announces_says_json_and_carries_its_chain():
     )
     assert sent.content_type == "application/json"
     assert dict(sent.headers) == {"x-outbox-tracking-ids": f'["p", "{ORDER.id}"]'}
+
+
+def test_an_attempt_outlives_a_broker_that_counts_over_it_also_on_what_waits_or_is_suspect():
+    laid = EVERY["kbairak"]
+    wire = laid.layout.wire
+    arrival = replace(wire.read(wire.outgoing(laid.message), "charge"), attempt=2, crashes=1)
+    to = laid.layout.queue_address("charge")
+    for copy in (wire.held(arrival, to), wire.recounted(arrival, to)):
+        overwritten = replace(copy, headers={**copy.headers, "x-delivery-count": 1})
+        assert wire.read(overwritten, "charge", redelivered=True).attempt == 2

@@ -11,6 +11,7 @@ from carom.core.nippy import thaw
 from carom.core.retry import RetryPolicy
 from carom.errors import TopologyMismatch
 from carom.layouts import Job, async_worker, freeflow, goqueue
+from carom.runtime.choosing import foreseen
 from carom.testing import Harness
 from carom.testing.clock import VirtualClock
 
@@ -134,6 +135,23 @@ async def test_auto_stays_with_what_is_there_and_says_why():
     await app.stop()
     assert app.choice.name == "shared"
     assert "there already" in app.choice.why
+
+
+async def test_what_auto_would_choose_is_foreseen_and_nothing_is_declared():
+    app, _, _ = shop("auto")
+    broker = Newer(VirtualClock())
+    await broker.open()
+    plans = tuple(one.plan for one in app.listeners)
+    assert (await foreseen(broker, plans, app.in_layout)).name == "native"
+    assert set((await broker.depths(["charge"])).values()) == {None}
+    await broker.declare(app.in_layout("shared").topology)
+    assert "there already" in (await foreseen(broker, plans, app.in_layout)).why
+    await broker.close()
+
+
+def test_switches_are_kept_where_a_layout_is_asked_for_by_the_name_it_has():
+    app = App(layout=freeflow(return_to="queue"), observers=())
+    assert app.in_layout("freeflow") == app.layout
 
 
 async def test_a_mismatch_is_told_where_the_layout_was_said():

@@ -191,3 +191,18 @@ def test_the_package_shows_what_it_has():
     assert carom.testing.VirtualClock().now_ms() > 0
     with pytest.raises(AttributeError, match="'nothing'"):
         carom.testing.nothing  # noqa: B018 - that it is not there is the point
+
+
+@pytest.mark.parametrize("layout", ["binary", "goqueue", "kbairak", "freeflow"])
+async def test_what_waits_is_seen_in_every_layout_and_dead_letters_do_not_wait(layout):
+    app = App("embedded://", observers=(), layout=layout)
+
+    @app.listen("order.created", queue="charge", retry=("30s",))
+    async def charge(order: dict[str, int]) -> None:
+        raise ValueError
+
+    async with Harness(app) as h:
+        await h.publish("order.created", {"id": 1})
+        assert len(h.waiting()) == 1
+        await h.advance("1m")
+        assert (len(h.waiting()), len(h.dead("charge"))) == (0, 1)

@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from carom.cli import definitions
+from carom.cli.connecting import chosen_for
 from carom.cli.output import shown
 from carom.core.drift import Drift, drift
-from carom.core.lint import Finding, Inventory, Level, review
+from carom.core.lint import Finding, Inventory, Level, of_topology, review
 from carom.core.migration import is_stand_in
 from carom.core.topology import Argument, Binding, Change, Topology
 from carom.errors import BrokerUnavailable, ConfigurationError, NotPermitted, TopologyMismatch
+from carom.layouts import Choice
 from carom.ports import Broker, Observable
 from carom.runtime.app import App
 
@@ -29,12 +31,16 @@ OURS = ("shared", "per_queue")
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was found: by the management API, or, where it is not ``known``, only what AMQP says, as sentences."""
+    """What was found: by the management API, or, where it is not ``known``, only what AMQP says, as sentences.
+
+    ``choice`` is the layout that was compared with, and why, where that was left open.
+    """
 
     drift: Drift = field(default_factory=Drift)
     said: tuple[str, ...] = ()
     policies: tuple[Finding, ...] = ()
     known: bool = True
+    choice: Choice | None = None
 
     def __bool__(self) -> bool:
         return bool(self.drift or self.said or self.policies)
@@ -45,14 +51,16 @@ async def compare(app: App, layout: str | None, broker: Broker, once: Sequence[s
 
     ``once`` are layouts it had before besides Carom's own: what it has left behind may be in any of them.
     """
-    wanted = app.in_layout(layout or app.layout_name).topology
+    name = layout or app.layout_name
+    choice = await chosen_for(app, broker) if name == "auto" else None
+    wanted = app.in_layout(choice.name if choice else name).topology
     seen = await observed(broker)
     if seen is None:
         try:
             await broker.declare(wanted, "verify")
         except TopologyMismatch as mismatch:
-            return Compared(said=tuple(mismatch.differences), known=False)
-        return Compared(known=False)
+            return Compared(said=tuple(mismatch.differences), known=False, choice=choice)
+        return Compared(known=False, choice=choice)
     (vhost,) = seen.vhosts
     begun = tuple(
         f"queue {one.name!r} stands in for another: a migration was begun and goes on when it is run again"
@@ -61,8 +69,10 @@ async def compare(app: App, layout: str | None, broker: Broker, once: Sequence[s
     )
     others = [app.in_layout(name).topology for name in (*OURS, *once)]
     findings = review(seen, only=[queue.name for queue in wanted.queues])
-    policed = tuple(one for one in findings if one.code in POLICED and one.level >= Level.WARNING)
-    return Compared(drift(wanted, vhost, others), begun, policed)
+    declared = {(one.code, one.subject, one.says) for one in review(of_topology(wanted, vhost=vhost.name))}
+    others_do = (one for one in findings if (one.code, one.subject, one.says) not in declared)
+    policed = tuple(one for one in others_do if one.code in POLICED and one.level >= Level.WARNING)
+    return Compared(drift(wanted, vhost, others), begun, policed, choice=choice)
 
 
 async def observed(broker: Broker) -> Inventory | None:
@@ -78,6 +88,8 @@ async def observed(broker: Broker) -> Inventory | None:
 def told(compared: Compared) -> str:
     """Return what was found, for people."""
     lines = list(_lines(compared))
+    if compared.choice is not None:
+        lines.insert(0, f"layout {compared.choice.name}: {compared.choice.why}")
     if not compared:
         lines.append("everything is there, as it is needed")
     if not compared.known:
@@ -90,6 +102,7 @@ def written(app: App, compared: Compared) -> dict[str, Any]:
     found = compared.drift
     return {
         "app": app.name,
+        "layout": None if compared.choice is None else {"name": compared.choice.name, "why": compared.choice.why},
         "drift": bool(compared),
         "create": definitions.written(found.missing),
         "differs": [_change(one) for one in found.changed],

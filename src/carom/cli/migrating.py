@@ -14,9 +14,10 @@ from carom.cli.loading import load
 from carom.cli.options import DURATION, app_dir_option, broker_option, option, speaking
 from carom.cli.output import OK, PARTLY, Output, shown
 from carom.core.migration import Migration
-from carom.core.topology import Topology
 from carom.errors import TopologyMismatch
+from carom.layouts.translation import translation
 from carom.ports import Broker
+from carom.runtime.app import App
 from carom.runtime.clock import RealClock
 from carom.runtime.migrating import Migrating
 
@@ -50,11 +51,10 @@ def migrate(
     """
     found = load(app, app_dir)
     chosen = after or found.layout_name
-    wanted = found.in_layout(chosen).topology
-    once = tuple(found.in_layout(name).topology for name in dict.fromkeys(filter(None, (before, found.layout_name))))
 
     async def planned(there: Broker) -> Migration:
-        return await Migrating(there, RealClock(), out.say, patience).planned(wanted)
+        way = _Way(found, before, chosen)
+        return await _migrating(out, there, way, patience).planned(way.wanted)
 
     steps = asyncio.run(at(found, broker, planned))
     if steps.obstacles:
@@ -65,7 +65,7 @@ def migrate(
         return OK
     if not yes:
         click.confirm(f"Do {len(said)} steps, from {said[0][:40]}…?", abort=True, err=True)
-    stays = asyncio.run(at(found, broker, lambda there: _migrated(out, there, wanted, once, patience)))
+    stays = asyncio.run(at(found, broker, lambda there: _migrated(out, there, _Way(found, before, chosen), patience)))
     for one in stays:
         out.say(f"stays: {one}")
     if chosen != found.layout_name:
@@ -74,7 +74,21 @@ def migrate(
     return PARTLY if stays else OK
 
 
-async def _migrated(
-    out: Output, there: Broker, wanted: Topology, once: tuple[Topology, ...], patience: int
-) -> tuple[str, ...]:
-    return await Migrating(there, RealClock(), out.say, patience).run(wanted, once)
+class _Way:
+    """From which layout of an app to which; made at an open broker, which has a say in ``auto``."""
+
+    def __init__(self, app: App, before: str | None, after: str) -> None:
+        old, new = app.in_layout(before or app.layout_name), app.in_layout(after)
+        self.wanted = new.topology
+        self.once = tuple(dict.fromkeys((old.topology, app.topology)))
+        later = f"{app.namespace}.later"
+        queues = [one.queue for one in app.listeners] + [later] * (new.topology.queue(later) is not None)
+        self.translation = translation(old, new, tuple(queues))
+
+
+def _migrating(out: Output, there: Broker, way: _Way, patience: int) -> Migrating:
+    return Migrating(there, RealClock(), out.say, patience, way.translation)
+
+
+async def _migrated(out: Output, there: Broker, way: _Way, patience: int) -> tuple[str, ...]:
+    return await _migrating(out, there, way, patience).run(way.wanted, way.once)

@@ -93,6 +93,8 @@ def show(out: Output, *, app: str, form: str, layout: str | None, app_dir: str) 
 def plan(out: Output, *, app: str, broker: str | None, layout: str | None, once: tuple[str, ...], app_dir: str) -> int:
     """Say how the broker of APP, such as shop:app, differs from what it needs; exit with 5 when it does.
 
+    An app with layout="auto" is compared in the layout it would choose there, and why that one is said first.
+
     With ?management=http://host:15672 in the broker's URL bindings, policies and leftovers are compared too.
     """
     found = load(app, app_dir)
@@ -127,6 +129,8 @@ def apply(
     """
     found = load(app, app_dir)
     asyncio.run(at(found, broker, lambda there: there.declare(found.topology, "verify" if dry_run else "apply")))
+    if found.choice is not None:
+        out.say(f"layout {found.choice.name}: {found.choice.why}")
     things = found.topology
     count = f"{len(things.exchanges)} exchanges, {len(things.queues)} queues and {len(things.bindings)} bindings"
     out.say(f"{count} are as {found.name} needs them")

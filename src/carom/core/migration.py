@@ -34,12 +34,24 @@ _UNLIMITED = 1_000_000
 class Move:
     """Move the messages of a queue through an exchange that takes any key, so that they keep theirs.
 
-    ``home`` is the queue whose handler they are for, where that is certain.
+    ``home`` is the queue whose handler they are for, where that is certain. Without an ``exchange`` each message says
+    where it belongs, which is a stand-in for those queues that have one (``standing``). ``certain`` says that nobody
+    but the layout there was has written to the queue.
     """
 
     queue: str
     exchange: str
     home: str = ""
+    certain: bool = False
+    standing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A change of layout: what is in queues that stay is ``rewritten``, what is in others goes ``away``."""
+
+    rewritten: frozenset[str] = frozenset()
+    away: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +86,9 @@ class Replace:
 
     def __str__(self) -> str:
         drained = ", ".join(move.queue for move in self.moves)
-        return (
-            f"drain {drained} with confirms until nothing is in them and in nobody's hands, counted twice; "
-            f"then delete and declare anew: {', '.join(queue.name for queue in self.queues)}"
+        anew = ", ".join(queue.name for queue in self.queues)
+        return f"drain {drained} with confirms until nothing is in them and in nobody's hands, counted twice" + (
+            f"; then delete and declare anew: {anew}" if anew else ""
         )
 
 
@@ -113,14 +125,15 @@ class Migration:
     obstacles: tuple[str, ...] = ()
 
 
-def migration(wanted: Topology, there: Topology) -> Migration:
-    """Return the steps from what is there to what is wanted."""
+def migration(wanted: Topology, there: Topology, carried: Carried = Carried()) -> Migration:
+    """Return the steps from what is there to what is wanted; ``carried`` where messages are translated on the way."""
     found = diff(wanted, there)
     differing = {change.name for change in found.changed if change.thing == "queue"}
     obstacles = tuple(_obstacles(wanted, there, differing))
     if obstacles:
         return Migration(obstacles=obstacles)
-    parked = (*sorted(differing), *sorted(_feeders(differing, there)))
+    rewritten = {name for name in carried.rewritten if differing and there.queue(name) is not None}
+    parked = (*sorted(differing), *sorted((_feeders(differing, there) | rewritten) - differing - carried.away))
     standing = tuple(dict.fromkeys((*parked, *_standing(there))))
     handled = {one.target for one in wanted.bindings if getattr(wanted.exchange(one.source), "public", False)}
     new = tuple(one for one in found.missing_bindings if one.to == "exchange" or one.target not in standing)
@@ -131,11 +144,16 @@ def migration(wanted: Topology, there: Topology) -> Migration:
     inward = tuple(one for name in sorted(differing) for one in _ways(name, there))
     if inward:
         steps.append(Unbind(inward))
+    leaving = sorted(name for name in carried.away if there.queue(name) is not None)
     if differing:
-        moves = tuple(Move(name, STAND_IN + name, name if name in handled else "") for name in parked)
-        steps.append(Replace(moves, tuple(queue for queue in wanted.queues if queue.name in differing)))
+        homes = {name: name if name in handled else "" for name in parked}
+        moves = [Move(name, STAND_IN + name, home, certain=name in differing) for name, home in homes.items()]
+        moves += [Move(name, "", certain=True, standing=standing) for name in leaving]
+        steps.append(Replace(tuple(moves), tuple(queue for queue in wanted.queues if queue.name in differing)))
     if standing:
         steps += _return(wanted, there, standing, handled)
+    if leaving and not differing:
+        steps.append(Replace(tuple(Move(name, "", certain=True) for name in leaving), ()))
     return Migration((*steps, Clear()))
 
 

@@ -130,7 +130,7 @@ class Binary:
             before = "*." * (LEVELS - 1 - level)
             waits.append(quorum(name, message_ttl=1_000 << level, **at_least_once(onward)))
             ways += [Binding(name, name, f"{before}1.#"), Binding(name, onward, f"{before}0.#", "exchange")]
-        return [Exchange(name, "topic") for name in levels], waits, ways
+        return [Exchange(name, "topic", alternate=f"{self.namespace}.lost") for name in levels], waits, ways
 
 
 def rounded(seconds: int, spread: float) -> int:

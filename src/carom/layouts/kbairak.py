@@ -26,7 +26,7 @@ from carom.core.foreign import Foreign
 from carom.core.message import Headers, Message
 from carom.core.settlement import Plan
 from carom.core.topology import DEFAULT_EXCHANGE, Binding, Exchange, Topology, quorum, validate
-from carom.core.wire import Address, Arrival, Note, Wire
+from carom.core.wire import Address, Arrival, Wire
 from carom.layouts.beside import Beside
 from carom.layouts.shared import distinct_delays
 
@@ -58,10 +58,11 @@ class KbairakWire(Foreign):
         """Return the count as text and the first key."""
         return {COUNT: str(attempt), ORIGINAL_KEY: arrival.routing_key}
 
-    def retried(self, arrival: Arrival, to: Address, note: Note, wait_ms: int = 0) -> Message | None:
-        """Return the copy that is the next attempt, with a count that the broker leaves alone."""
-        copy = Foreign.retried(self, arrival, to, note, wait_ms)
-        return copy and replace(copy, headers={**copy.headers, names.ATTEMPT: arrival.attempt + 1})
+    def written(
+        self, arrival: Arrival, to: Address, attempt: int, notes: Mapping[str, object], *, trim: bool = False
+    ) -> Message | None:
+        """Return a copy with a count beside theirs that the broker leaves alone."""
+        return Foreign.written(self, arrival, to, attempt, {names.ATTEMPT: attempt, **notes}, trim=trim)
 
     def identity(self, message: Message) -> str:
         """Return the last tracking id; a message id of theirs is invented anew for every copy."""

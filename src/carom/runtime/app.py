@@ -199,7 +199,7 @@ class App(Announcing):
 
     def in_layout(self, name: str) -> Layout:
         """Return how its retries would be laid out in the layout of that name."""
-        return self._layout(self._plans(), name)
+        return self.layout if name == self.layout_name else self._layout(self._plans(), name)
 
     @property
     def topology(self) -> Topology:

@@ -12,16 +12,19 @@ from typing import Protocol, cast
 
 from carom import failpoints
 from carom.core.drift import drift, there
-from carom.core.lint import Vhost
-from carom.core.migration import Clear, Declare, Migration, Replace, Return, Step, Unbind, migration
+from carom.core.lint import Vhost, of_topology, review
+from carom.core.migration import Carried, Clear, Declare, Migration, Replace, Return, Step, Unbind, migration
 from carom.core.topology import Queue, Topology
 from carom.errors import ConfigurationError, NotConfirmed, TopologyMismatch
+from carom.layouts.translation import Translation
 from carom.ports import Broker, Changeable, Clock
 from carom.runtime.clearing import Notice, clear
 from carom.runtime.moving import Mover
 
 TRIES = 20
 """How often to begin again when workers of the old layout start, and bind what was unbound or make what was deleted."""
+UNKNOWN_THERE = frozenset({"argument-ignored", "argument-refused"})
+"""What a server would not do, though it may well declare it: found before anything is taken away."""
 
 
 class _Both(Broker, Changeable, Protocol):
@@ -31,7 +34,9 @@ class _Both(Broker, Changeable, Protocol):
 class Migrating:
     """A migration of one broker to a wanted topology."""
 
-    def __init__(self, broker: Broker, clock: Clock, notice: Notice, patience_ms: int) -> None:
+    def __init__(
+        self, broker: Broker, clock: Clock, notice: Notice, patience_ms: int, translation: Translation | None = None
+    ) -> None:
         """Do nothing yet. Raises ConfigurationError for a broker that nobody can look into."""
         if not isinstance(broker, Changeable):
             raise ConfigurationError("only a RabbitMQ can be migrated")
@@ -39,10 +44,17 @@ class Migrating:
         self._clock = clock
         self._notice = notice
         self._patience_ms = patience_ms
+        self._translation = translation
 
     async def planned(self, wanted: Topology) -> Migration:
-        """Return the steps from what is there now."""
-        return migration(wanted, there(await self._vhost()))
+        """Return the steps from what is there now, or why this server cannot do what is wanted."""
+        seen = await self._broker.observe()
+        asked = replace(of_topology(wanted), version=seen.version)
+        refused = tuple(f"{one.subject} {one.says}" for one in review(asked) if one.code in UNKNOWN_THERE)
+        if refused:
+            return Migration(obstacles=refused)
+        (vhost,) = seen.vhosts
+        return migration(wanted, there(vhost), Carried() if self._translation is None else self._translation.carried)
 
     async def run(self, wanted: Topology, once: Iterable[Topology]) -> tuple[str, ...]:
         """Do every step; return what stays of what is left over, each with its reason.
@@ -81,9 +93,9 @@ class Migrating:
             failpoints.reach(f"migrate.{type(step).__name__.lower()}")
 
     async def _replace(self, step: Replace) -> None:
-        mover = Mover(self._broker, step.moves, self._clock)
+        mover = Mover(self._broker, step.moves, self._clock, self._translation)
         await mover.until_quiet(self._patience_ms, lambda: self._alone(step.queues))
-        self._notice(f"{mover.moved} messages were moved to stand-ins")
+        self._notice(f"{mover.moved} messages were moved" + (" to stand-ins" if step.queues else ""))
         for queue in step.queues:
             await self._alone([queue])
             depth = (await self._broker.depths([queue.name]))[queue.name]
@@ -102,7 +114,7 @@ class Migrating:
                 raise TopologyMismatch([f"queue {one.target!r} was bound to exchange {one.source!r} again"])
 
     async def _return(self, step: Return) -> None:
-        mover = Mover(self._broker, step.moves, self._clock)
+        mover = Mover(self._broker, step.moves, self._clock, self._translation)
         await mover.until_quiet(self._patience_ms)
         self._notice(f"{mover.moved} messages were moved back")
         seen = there(await self._vhost())

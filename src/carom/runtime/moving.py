@@ -17,6 +17,7 @@ from carom.core.effects import Confirmed
 from carom.core.message import Message
 from carom.core.migration import Move
 from carom.errors import BrokerError, NotConfirmed
+from carom.layouts.translation import Translation
 from carom.ports import Broker, Changeable, Clock, Delivery, Subscription
 from carom.runtime.clearing import COUNTED_MS
 
@@ -32,12 +33,14 @@ PAUSE_MS = 1_000
 class Mover:
     """Moves messages out of some queues, until they are quiet."""
 
-    def __init__(self, broker: Broker, moves: Sequence[Move], clock: Clock) -> None:
-        """Take nothing yet."""
+    def __init__(
+        self, broker: Broker, moves: Sequence[Move], clock: Clock, translation: Translation | None = None
+    ) -> None:
+        """Take nothing yet. With a translation messages are written as another layout writes them."""
         self._broker = broker
         self._clock = clock
-        self._ways: Mapping[str, str] = {move.queue: move.exchange for move in moves}
-        self._homes = {move.queue: move.home for move in moves if move.home}
+        self._translation = translation
+        self._ways: Mapping[str, Move] = {move.queue: move for move in moves}
         self._taken: asyncio.Queue[Delivery] = asyncio.Queue()
         self._subscriptions: list[Subscription] = []
         self._ended: list[str] = []
@@ -81,31 +84,37 @@ class Mover:
             await self._clock.sleep(LOOK_MS)
             return
         together = [self._taken.get_nowait() for _ in range(min(self._taken.qsize(), PREFETCH))]
-        results = await self._broker.publish([self._copy(one) for one in together])
+        copies = [self._copies(one) for one in together]
+        results = iter(await self._broker.publish([copy for each in copies for copy in each]))
         if failpoints.ARMED:
             failpoints.reach("migrate.moved")
-        for delivery, result in zip(together, results, strict=True):
-            if isinstance(result, Confirmed):
+        safe = [all([isinstance(next(results), Confirmed) for _ in each]) for each in copies]  # noqa: C419 - takes all
+        for delivery, confirmed in zip(together, safe, strict=True):
+            if confirmed:
                 delivery.ack()
                 self.moved += 1
             else:
                 delivery.hand_back()
         self._last_ms = self._clock.now_ms()
-        if not all(isinstance(result, Confirmed) for result in results):
+        if not all(safe):
             await self._clock.sleep(PAUSE_MS)
+
+    def _copies(self, delivery: Delivery) -> tuple[Message, ...]:
+        """Return what is published in the place of a message; one that cannot be translated is moved as it is."""
+        translated = self._translation and self._translation.copies(delivery.message, self._ways[delivery.queue])
+        return translated or (self._copy(delivery),)
 
     def _copy(self, delivery: Delivery) -> Message:
         """Return the message with its key, and, where nothing says so yet, with where it was first published."""
-        message, home = delivery.message, self._homes.get(delivery.queue)
+        message, move = delivery.message, self._ways[delivery.queue]
+        home = move.home
         headers = dict(message.headers)
         for name in ("x-delivery-count", "x-acquired-count"):
             headers.pop(name, None)  # the broker writes them anew
         if home and message.exchange and wire.QUEUE not in headers:
             origin = {wire.QUEUE: home, wire.EXCHANGE: message.exchange, wire.KEY: message.routing_key}
             headers.update(origin)
-        return replace(
-            message, exchange=self._ways[delivery.queue], headers=headers, expiration="", user_id="", delivery_mode=2
-        )
+        return replace(message, exchange=move.exchange, headers=headers, expiration="", user_id="", delivery_mode=2)
 
     async def _is_quiet(self) -> bool:
         """Tell whether nothing came for longer than the broker takes to count, and it counts nothing."""

@@ -25,7 +25,7 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from carom.brokers.embedded.broker import MemoryBroker
 from carom.core.durations import Duration, milliseconds
 from carom.core.effects import PublishResult
 from carom.core.message import Headers, Message
-from carom.core.routing import matches
+from carom.core.routing import NO_HEADERS, matches, router
 from carom.core.topology import DEFAULT_EXCHANGE
 from carom.core.wire import Address
 from carom.errors import ConfigurationError
@@ -219,12 +219,21 @@ class Harness:
 
     def waiting(self) -> tuple[Message, ...]:
         """Return the messages that wait for their next attempt; the routing key says for which queue."""
-        delays = (queue.name for queue in self.app.topology.queues if queue.ttl_ms is not None)
-        return tuple(message for name in delays for message in self.broker.engine.contents(name))
+        return tuple(message for name in self._waits() for message in self.broker.engine.contents(name))
 
     def ready(self, queue: str) -> tuple[Message, ...]:
         """Return the messages that are in a queue and in nobody's hands."""
         return self.broker.engine.contents(queue)
+
+    def _waits(self) -> Iterator[str]:
+        """Yield the queues whose messages leave them by themselves: after a time of theirs, or back to a listener."""
+        topology, listened = self.app.topology, {one.queue for one in self.app.listeners}
+        find = router(topology)
+        for queue in topology.queues:
+            exchange, key = queue.dead_letter_exchange, queue.dead_letter_key or ""
+            back = exchange is not None and listened & set(find(exchange, key, NO_HEADERS))
+            if exchange is not None and (queue.ttl_ms is not None or back):
+                yield queue.name
 
     def _of(self, kind: type[events.Delivered], queue: str) -> list[events.Delivered]:
         if queue not in {one.queue for one in self.app.listeners}:
