@@ -67,7 +67,10 @@ async def test_orders_are_taken_and_charged_and_programs_end_when_they_are_told_
         async def paid():
             return (await client.get(f"/orders/{placed[0].json()['order']}")).json()["paid"]
 
-        await until(paid, "the payment", SECONDS)
+        try:
+            await until(paid, "the payment", SECONDS)
+        except AssertionError as error:
+            raise AssertionError(programs.story()) from error
     assert programs.stop("relay") == 0, programs.said("relay")
     assert programs.stop("worker") == 0, programs.said("worker")
 

@@ -1,6 +1,7 @@
 """Both engines come from whatever the user has, and what cannot be had is said with what to install."""
 
 import asyncio
+import sqlite3
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
@@ -137,6 +138,23 @@ async def test_sqlite_is_made_to_keep_its_promises(tmp_path):
         found = list((await connection.execute(text("SELECT x FROM n ORDER BY x"))).scalars())
     assert found == list(range(20))
     await store.close()
+
+
+async def test_a_file_that_others_use_as_it_was_is_opened_all_the_same(tmp_path):
+    path = tmp_path / "shop.db"
+    engines = Engines(f"sqlite+aiosqlite:///{path}")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE orders (id int)")
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM orders").fetchall()
+    modes = []
+    for ends in (other.rollback, other.close):
+        async with engines.asynchronous.connect() as connection:
+            modes.append((await connection.execute(text("PRAGMA journal_mode"))).scalar())
+        await engines.asynchronous.dispose()
+        ends()
+    assert modes == ["delete", "wal"]
+    await engines.close()
 
 
 def _count_up(session):

@@ -6,6 +6,7 @@ Rule: credentials stay in SQLAlchemy's URL objects; nothing here writes them dow
 
 from __future__ import annotations
 
+import sqlite3
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -16,9 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
 
 from carom.errors import ConfigurationError
+from carom.stores.failures import is_passing
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
+CHANGE_MS = 50
+"""How long it waits for others to let it change how the file is written."""
 POOL_SIZE, OVERFLOW = 20, 10
 BEGIN = "carom_begin"
 """The execution option that says how a transaction of SQLite's begins; empty for none."""
@@ -146,6 +150,20 @@ def _pool(url: URL, pool: type[Any]) -> dict[str, Any]:
     return {**sizes, "poolclass": pool} if url.get_backend_name() == "sqlite" else sizes
 
 
+def _write_ahead(cursor: Any) -> None:
+    """Let readers be beside a writer. That changes the file, once, and cannot be while others use it.
+
+    Two who wait for that wait for each other, so nobody does for long: the file stays as it was, where who reads waits
+    for who writes, and the next connection asks again.
+    """
+    cursor.execute(f"PRAGMA busy_timeout = {CHANGE_MS}")
+    try:
+        cursor.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if not is_passing(error):
+            raise
+
+
 def _tune(engine: Engine, url: URL) -> None:
     """Make SQLite keep its promises: real transactions, waiting for others, readers beside a writer."""
     if url.get_backend_name() != "sqlite":
@@ -155,10 +173,10 @@ def _tune(engine: Engine, url: URL) -> None:
     def _connected(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: see _begun
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
         if not _is_memory(url):
-            cursor.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(cursor)
             cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
 
