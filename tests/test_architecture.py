@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -371,6 +372,12 @@ BREACHES = (
 @pytest.mark.parametrize(("rule", "path", "source"), BREACHES)
 def test_a_rule_finds_what_breaks_it(rule, path, source):
     assert list(rule(Module.read(path, source)))
+
+
+def test_test_modules_have_names_of_their_own():
+    # pytest imports them by their names alone, and a run of all fails where a run of one folder does not
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_every_rule_has_something_that_breaks_it():

@@ -114,6 +114,8 @@ class TestBinary(OnRabbit):
 class TestNative(OnRabbit):
     """On a server that does not delay by itself, each claim is that it is refused there with a sentence."""
 
+    counts_crashes_as_attempts = True
+
     def make_layout(self, plans):
         return Native(self.prefix, self.name("events"), plans)
 
